@@ -1,0 +1,11 @@
+# Libraries from the distribution (or from prefixes given by CMAKE_PREFIX_PATH, ucx_ROOT, ...). Nothing is downloaded.
+find_package(Threads REQUIRED)
+find_package(Boost 1.74 REQUIRED)        # Asio: headers only
+find_package(ucx CONFIG REQUIRED)        # 1.13 or newer: ucx::ucp, ucx::ucs
+find_package(OpenSSL REQUIRED)           # HMAC
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)  # portable SIMD
+find_path(RANDOM123_INCLUDE_DIR Random123/philox.h REQUIRED)
+find_package(nlohmann_json 3.10 REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(spdlog REQUIRED)

@@ -1,0 +1,50 @@
+// Work: a handle on one operation that ends later.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+
+#include "tersum/error.hpp"
+#include "tersum/stage.hpp"
+
+namespace tersum {
+
+class WorkState;
+
+/// Completion of one operation. A cheap shared handle: copy it freely, keep it as long as you like,
+/// use it from any thread. It never stays pending: success, failure, deadline or the end of its
+/// communicator completes it.
+class Work {
+ public:
+  Work() = default;
+  explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
+
+  /// False for a default-constructed handle; all other calls need a valid one (Error InvalidState).
+  bool valid() const noexcept { return state_ != nullptr; }
+
+  /// True once the operation has ended, well or badly. Never blocks.
+  bool done() const;
+
+  /// Blocks until the operation has ended; throws its Error if it failed.
+  void wait() const;
+
+  /// As wait(), for at most `timeout`. Returns false if the operation is still pending then (it
+  /// goes on).
+  bool wait(std::chrono::nanoseconds timeout) const;
+
+  /// Ok while pending and after success; the error after a failure. Never blocks.
+  Status status() const;
+
+  /// Where on the road it is now.
+  Stage stage() const;
+
+  /// Calls `callback` once, with the outcome, from the engine's thread (or at once, in this thread,
+  /// when the operation has ended already). The callback must not block and must not throw.
+  void on_complete(std::function<void(const Status&)> callback) const;
+
+ private:
+  std::shared_ptr<WorkState> state_;
+};
+
+}  // namespace tersum

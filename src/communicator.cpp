@@ -1,0 +1,347 @@
+#include "tersum/communicator.hpp"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "src/collectives/collectives.hpp"
+#include "src/session.hpp"
+
+namespace tersum {
+namespace {
+
+using runtime::CallKind;
+using runtime::Operation;
+using runtime::Reduction;
+using runtime::Signature;
+
+[[noreturn]] void refuse(CallKind kind, const std::string& what) {
+  throw Error(Code::InvalidArgument, std::string(to_string(kind)) + ": " + what);
+}
+
+CommunicatorState& checked(const std::shared_ptr<CommunicatorState>& state) {
+  if (!state)
+    throw Error(Code::InvalidState,
+                "this Communicator is empty: get one from connect() or split()");
+  return *state;
+}
+
+/// What every call checks before anything is submitted.
+struct Checks {
+  CallKind kind;
+  const CommunicatorState& state;
+
+  void dtype(DType value) const {
+    if (element_bytes(value) == 0)
+      refuse(kind, "unknown dtype " + std::to_string(static_cast<int>(value)));
+  }
+  void op(DType value, ReduceOp op) const {
+    if (static_cast<int>(op) >= kReduceOpCount)
+      refuse(kind, "unknown operator " + std::to_string(static_cast<int>(op)));
+    if (value == DType::Bool && op == ReduceOp::Average)
+      refuse(kind,
+             "the average of bool has no meaning: use max (any) or min (all), or another dtype");
+  }
+  void scales(DType value, const CallOptions& options) const {
+    if (!std::isfinite(options.pre_scale) || !std::isfinite(options.post_scale))
+      refuse(kind, "scales must be finite");
+    if (!is_floating(value) && (options.pre_scale != 1.0 || options.post_scale != 1.0))
+      refuse(kind, "scales need a floating dtype, not " + std::string(to_string(value)));
+  }
+  void no_scales(const CallOptions& options) const {
+    if (options.pre_scale != 1.0 || options.post_scale != 1.0)
+      refuse(kind, "scales belong to reductions");
+  }
+  void memory(const char* name, const void* data, std::size_t count, DType value) const {
+    if (count == 0) return;
+    if (count > (std::size_t{1} << 48))
+      refuse(kind, "count " + std::to_string(count) + " is beyond any memory");
+    if (data == nullptr)
+      refuse(kind, std::string(name) + " is null, with " + std::to_string(count) + " elements");
+    if (reinterpret_cast<std::uintptr_t>(data) % element_bytes(value) != 0)
+      refuse(kind, std::string(name) + " is not aligned to its element type " +
+                       std::string(to_string(value)));
+  }
+  void peer(const char* name, int rank) const {
+    if (rank < 0 || rank >= state.group->size())
+      refuse(kind, std::string(name) + " " + std::to_string(rank) + " is outside 0.." +
+                       std::to_string(state.group->size() - 1));
+  }
+};
+
+std::uint64_t scale_digest(const CallOptions& options) {
+  return runtime::mix(std::bit_cast<std::uint64_t>(options.pre_scale),
+                      std::bit_cast<std::uint64_t>(options.post_scale));
+}
+
+std::shared_ptr<Operation> make_operation(CommunicatorState& state, const Signature& signature,
+                                          const CallOptions& options,
+                                          std::shared_ptr<WorkState> work, Operation::Body body) {
+  if (options.stream.handle != nullptr)
+    throw Error(Code::Unsupported,
+                "streams belong to device memory, which this build has no support for");
+  if (options.timeout.count() < 0) refuse(signature.kind, "the timeout is negative");
+  const auto timeout =
+      options.timeout.count() > 0 ? options.timeout : state.session->config().timeout;
+  return std::make_shared<Operation>(state.session->engine(), state.group, signature,
+                                     std::move(work), timeout, std::move(body));
+}
+
+Work start(CommunicatorState& state, const Signature& signature, const CallOptions& options,
+           Operation::Body body) {
+  auto& engine = state.session->engine();
+  auto work = std::make_shared<WorkState>();
+  auto operation = make_operation(state, signature, options, work, std::move(body));
+  engine.submit(runtime::make_command(
+      [&engine, operation]() mutable { engine.start(std::move(operation)); }));
+  return Work(std::move(work));
+}
+
+Work start_pair(CommunicatorState& state, const Signature& signature, const CallOptions& options,
+                int peer, bool sending, Operation::Body body) {
+  auto& engine = state.session->engine();
+  auto work = std::make_shared<WorkState>();
+  auto operation = make_operation(state, signature, options, work, std::move(body));
+  engine.submit(runtime::make_command([&engine, operation, peer, sending]() mutable {
+    auto& group = operation->group();
+    const std::uint64_t number = sending ? group.next_send[peer]++ : group.next_receive[peer]++;
+    const int from = sending ? group.rank() : peer, to = sending ? peer : group.rank();
+    engine.start(std::move(operation), runtime::kPointToPoint | number,
+                 static_cast<std::uint32_t>(from) << 16 | static_cast<std::uint32_t>(to));
+  }));
+  return Work(std::move(work));
+}
+
+Signature signature_of(CallKind kind, DType dtype, std::size_t count, ReduceOp op = ReduceOp::Sum,
+                       int root = -1, std::uint64_t detail = 0) {
+  Signature signature;
+  signature.kind = kind;
+  signature.dtype = dtype;
+  signature.op = op;
+  signature.root = root;
+  signature.count = count;
+  signature.detail = detail;
+  return signature;
+}
+
+Reduction reduction_of(const void* input, void* output, std::size_t count, DType dtype, ReduceOp op,
+                       const CallOptions& options) {
+  return {input, output, count, dtype, op, options.pre_scale, options.post_scale};
+}
+
+}  // namespace
+
+int Communicator::rank() const {
+  return checked(state_).group->rank();
+}
+int Communicator::size() const {
+  return checked(state_).group->size();
+}
+const Config& Communicator::config() const {
+  return checked(state_).session->config();
+}
+Status Communicator::status() const {
+  return checked(state_).group->failure();
+}
+std::uint64_t Communicator::sent_bytes() const {
+  return checked(state_).group->sent_bytes.load();
+}
+
+int Communicator::world_rank(int rank) const {
+  const auto& group = *checked(state_).group;
+  if (rank < 0 || rank >= group.size())
+    throw Error(Code::InvalidArgument, "rank " + std::to_string(rank) + " is outside 0.." +
+                                           std::to_string(group.size() - 1));
+  return group.world(rank);
+}
+
+Work Communicator::all_reduce(const void* input, void* output, std::size_t count, DType dtype,
+                              ReduceOp op, const CallOptions& options) {
+  auto& state = checked(state_);
+  const Checks check{CallKind::AllReduce, state};
+  check.dtype(dtype);
+  check.op(dtype, op);
+  check.scales(dtype, options);
+  check.memory("input", input, count, dtype);
+  check.memory("output", output, count, dtype);
+  const auto call = reduction_of(input, output, count, dtype, op, options);
+  const auto algorithm = runtime::choose_all_reduce(runtime::parse_algorithm(config().algorithm),
+                                                    call, state.group->size());
+  const auto signature =
+      signature_of(CallKind::AllReduce, dtype, count, op, -1, scale_digest(options));
+  return start(state, signature, options, [call, algorithm](Operation& operation) {
+    return runtime::all_reduce(operation, call, algorithm);
+  });
+}
+
+Work Communicator::reduce_scatter(const void* input, void* output, std::size_t count, DType dtype,
+                                  ReduceOp op, const CallOptions& options) {
+  auto& state = checked(state_);
+  const Checks check{CallKind::ReduceScatter, state};
+  check.dtype(dtype);
+  check.op(dtype, op);
+  check.scales(dtype, options);
+  check.memory("input", input, count, dtype);
+  check.memory("output", output, count, dtype);
+  const auto call = reduction_of(input, output, count, dtype, op, options);
+  return start(
+      state, signature_of(CallKind::ReduceScatter, dtype, count, op, -1, scale_digest(options)),
+      options, [call](Operation& operation) { return runtime::reduce_scatter(operation, call); });
+}
+
+Work Communicator::all_gather(const void* input, void* output, std::size_t count, DType dtype,
+                              const CallOptions& options) {
+  auto& state = checked(state_);
+  const Checks check{CallKind::AllGather, state};
+  check.dtype(dtype);
+  check.no_scales(options);
+  check.memory("input", input, count, dtype);
+  check.memory("output", output, count, dtype);
+  std::vector<std::size_t> counts(static_cast<std::size_t>(state.group->size()), count);
+  return start(state, signature_of(CallKind::AllGather, dtype, count), options,
+               [=](Operation& operation) {
+                 return runtime::all_gather(operation, input, output, counts, dtype);
+               });
+}
+
+Work Communicator::all_gather_v(const void* input, void* output,
+                                std::span<const std::size_t> counts, DType dtype,
+                                const CallOptions& options) {
+  auto& state = checked(state_);
+  const Checks check{CallKind::AllGatherV, state};
+  check.dtype(dtype);
+  check.no_scales(options);
+  if (counts.size() != static_cast<std::size_t>(state.group->size()))
+    refuse(check.kind, "counts has " + std::to_string(counts.size()) + " entries for " +
+                           std::to_string(state.group->size()) + " ranks");
+  std::size_t total = 0;
+  std::uint64_t digest = 0;
+  for (std::size_t count : counts) {
+    check.memory("output", output, count, dtype);
+    total += count;
+    digest = runtime::mix(digest, count);
+  }
+  check.memory("input", input, counts[static_cast<std::size_t>(state.group->rank())], dtype);
+  std::vector<std::size_t> copy(counts.begin(), counts.end());
+  return start(state, signature_of(CallKind::AllGatherV, dtype, total, ReduceOp::Sum, -1, digest),
+               options, [=](Operation& operation) {
+                 return runtime::all_gather(operation, input, output, copy, dtype);
+               });
+}
+
+Work Communicator::broadcast(void* data, std::size_t count, DType dtype, int root,
+                             const CallOptions& options) {
+  auto& state = checked(state_);
+  const Checks check{CallKind::Broadcast, state};
+  check.dtype(dtype);
+  check.no_scales(options);
+  check.peer("root", root);
+  check.memory("data", data, count, dtype);
+  const std::size_t bytes = count * element_bytes(dtype);
+  return start(
+      state, signature_of(CallKind::Broadcast, dtype, count, ReduceOp::Sum, root), options,
+      [=](Operation& operation) { return runtime::broadcast(operation, data, bytes, root); });
+}
+
+Work Communicator::reduce(const void* input, void* output, std::size_t count, DType dtype,
+                          ReduceOp op, int root, const CallOptions& options) {
+  auto& state = checked(state_);
+  const Checks check{CallKind::Reduce, state};
+  check.dtype(dtype);
+  check.op(dtype, op);
+  check.scales(dtype, options);
+  check.peer("root", root);
+  check.memory("input", input, count, dtype);
+  if (state.group->rank() == root) check.memory("output", output, count, dtype);
+  const auto call = reduction_of(input, output, count, dtype, op, options);
+  return start(
+      state, signature_of(CallKind::Reduce, dtype, count, op, root, scale_digest(options)), options,
+      [call, root](Operation& operation) { return runtime::reduce(operation, call, root); });
+}
+
+Work Communicator::all_to_all(const void* input, void* output, std::size_t count, DType dtype,
+                              const CallOptions& options) {
+  auto& state = checked(state_);
+  const Checks check{CallKind::AllToAll, state};
+  check.dtype(dtype);
+  check.no_scales(options);
+  check.memory("input", input, count, dtype);
+  check.memory("output", output, count, dtype);
+  std::vector<std::size_t> counts(static_cast<std::size_t>(state.group->size()), count);
+  return start(state, signature_of(CallKind::AllToAll, dtype, count), options,
+               [=](Operation& operation) {
+                 return runtime::all_to_all(operation, input, counts, output, counts, dtype);
+               });
+}
+
+Work Communicator::all_to_all_v(const void* input, std::span<const std::size_t> send_counts,
+                                void* output, std::span<const std::size_t> receive_counts,
+                                DType dtype, const CallOptions& options) {
+  auto& state = checked(state_);
+  const Checks check{CallKind::AllToAllV, state};
+  check.dtype(dtype);
+  check.no_scales(options);
+  const auto size = static_cast<std::size_t>(state.group->size()),
+             rank = static_cast<std::size_t>(state.group->rank());
+  if (send_counts.size() != size || receive_counts.size() != size)
+    refuse(check.kind, "send_counts and receive_counts need one entry for each of " +
+                           std::to_string(size) + " ranks");
+  if (send_counts[rank] != receive_counts[rank])
+    refuse(check.kind, "this rank sends itself " + std::to_string(send_counts[rank]) +
+                           " elements but expects " + std::to_string(receive_counts[rank]));
+  for (std::size_t count : send_counts) check.memory("input", input, count, dtype);
+  for (std::size_t count : receive_counts) check.memory("output", output, count, dtype);
+  std::vector<std::size_t> sends(send_counts.begin(), send_counts.end()),
+      receives(receive_counts.begin(), receive_counts.end());
+  return start(state, signature_of(CallKind::AllToAllV, dtype, 0), options,
+               [=](Operation& operation) {
+                 return runtime::all_to_all(operation, input, sends, output, receives, dtype);
+               });
+}
+
+Work Communicator::send(const void* data, std::size_t count, DType dtype, int peer,
+                        const CallOptions& options) {
+  auto& state = checked(state_);
+  const Checks check{CallKind::PointToPoint, state};
+  check.dtype(dtype);
+  check.no_scales(options);
+  check.peer("peer", peer);
+  if (peer == state.group->rank()) refuse(check.kind, "a rank cannot send to itself");
+  check.memory("data", data, count, dtype);
+  const std::size_t bytes = count * element_bytes(dtype);
+  return start_pair(
+      state, signature_of(CallKind::PointToPoint, dtype, count), options, peer, true,
+      [=](Operation& operation) { return runtime::send(operation, data, bytes, peer); });
+}
+
+Work Communicator::receive(void* data, std::size_t count, DType dtype, int peer,
+                           const CallOptions& options) {
+  auto& state = checked(state_);
+  const Checks check{CallKind::PointToPoint, state};
+  check.dtype(dtype);
+  check.no_scales(options);
+  check.peer("peer", peer);
+  if (peer == state.group->rank()) refuse(check.kind, "a rank cannot receive from itself");
+  check.memory("data", data, count, dtype);
+  const std::size_t bytes = count * element_bytes(dtype);
+  return start_pair(
+      state, signature_of(CallKind::PointToPoint, dtype, count), options, peer, false,
+      [=](Operation& operation) { return runtime::receive(operation, data, bytes, peer); });
+}
+
+Work Communicator::barrier(const CallOptions& options) {
+  auto& state = checked(state_);
+  Checks{CallKind::Barrier, state}.no_scales(options);
+  return start(state, signature_of(CallKind::Barrier, DType::UInt8, 0), options,
+               [](Operation& operation) { return runtime::barrier(operation); });
+}
+
+void Communicator::abort(const std::string& reason) {
+  auto& state = checked(state_);
+  const Status status(Code::Aborted, reason, "rank " + std::to_string(state.group->rank()));
+  state.session->run_on_engine(
+      [&] { state.session->engine().fail_group(*state.group, status, true); });
+}
+
+}  // namespace tersum

@@ -1,0 +1,66 @@
+#include <algorithm>
+#include <vector>
+
+#include "src/collectives/collectives.hpp"
+#include "src/session.hpp"
+
+namespace tersum {
+namespace {
+
+struct SplitEntry {
+  std::int64_t color = 0, key = 0, id = 0;
+};
+
+}  // namespace
+
+/// All ranks tell (color, key, an id for a group that this rank would be the first of); each forms
+/// its own group from that. Ids are never given twice, so splits of several communicators may
+/// overlap in time.
+Communicator Communicator::split(int color, int key) {
+  if (!state_)
+    throw Error(Code::InvalidState,
+                "this Communicator is empty: get one from connect() or split()");
+  auto& session = *state_->session;
+  auto& engine = session.engine();
+  const auto& parent = *state_->group;
+  const auto size = static_cast<std::size_t>(parent.size());
+
+  std::vector<SplitEntry> all(size);
+  SplitEntry mine{color, key, 0};
+  session.run_on_engine([&] { mine.id = engine.new_group_id(); });
+  auto work = std::make_shared<WorkState>();
+  runtime::Signature signature;
+  signature.kind = runtime::CallKind::Split;
+  const std::vector<std::size_t> counts(size, sizeof(SplitEntry));
+  auto operation = std::make_shared<runtime::Operation>(
+      engine, state_->group, signature, work, session.config().timeout,
+      [&](runtime::Operation& op) {
+        return runtime::all_gather(op, &mine, all.data(), counts, DType::UInt8);
+      });
+  engine.submit(runtime::make_command(
+      [&engine, operation]() mutable { engine.start(std::move(operation)); }));
+  Work(work).wait();
+
+  if (color < 0) return {};
+
+  std::vector<int> ranks;
+  for (int r = 0; r < parent.size(); ++r)
+    if (all[static_cast<std::size_t>(r)].color == color) ranks.push_back(r);
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return all[static_cast<std::size_t>(a)].key < all[static_cast<std::size_t>(b)].key;
+  });
+  std::vector<int> members;
+  int rank = 0;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    members.push_back(parent.world(ranks[i]));
+    if (ranks[i] == parent.rank()) rank = static_cast<int>(i);
+  }
+  const auto id = static_cast<std::uint32_t>(all[static_cast<std::size_t>(ranks.front())].id);
+  if (id == 0)
+    throw Error(Code::Unsupported, "rank " + std::to_string(members.front()) +
+                                       " has been the first of too many groups: split less often");
+  auto group = std::make_shared<runtime::Group>(id, rank, std::move(members));
+  return Communicator(std::make_shared<CommunicatorState>(state_->session, std::move(group)));
+}
+
+}  // namespace tersum

@@ -1,0 +1,323 @@
+// The user's side of a gradient exchange: set-up, submission, steps, checkpoints.
+#include "src/exchange/exchange_state.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "compressors/hash.hpp"
+#include "compressors/rules.hpp"
+#include "src/exchange/exchange_group.hpp"
+
+namespace tersum {
+
+ExchangeState::ExchangeState(const Communicator& communicator, std::vector<Gradient> gradients,
+                             const ExchangeOptions& options)
+    : parent_(communicator.state()),
+      session_(parent_->session),
+      gradients_(std::move(gradients)),
+      op_(options.op) {
+  if (op_ != ReduceOp::Average && op_ != ReduceOp::Sum)
+    throw Error(Code::InvalidArgument,
+                "a gradient exchange averages or sums, not " + std::string(to_string(op_)));
+  if (gradients_.empty())
+    throw Error(Code::InvalidArgument, "a gradient exchange needs at least one gradient");
+  build_plan(options);
+}
+
+ExchangeState::~ExchangeState() {
+  close();
+}
+
+void ExchangeState::close() noexcept {
+  if (!group_) return;
+  session_->run_on_engine([this] { session_->engine().remove_group(group_->id()); });
+  if (session_->engine().on_engine_thread()) return;  // in a callback: nothing may block
+  std::unique_lock lock(mutex_);
+  const auto pending = works();
+  lock.unlock();
+  for (const auto& work : pending) work->wait();
+}
+
+void ExchangeState::build_plan(const ExchangeOptions& options) {
+  const Config& config = session_->config();
+  const compressors::CompressorRules rules(
+      options.compressor.value_or(config.compressor),
+      options.compressor_rules.value_or(config.compressor_rules),
+      options.compress_min_bytes.value_or(config.compress_min_bytes));
+  seed_ = options.seed.value_or(config.seed);
+  std::vector<scheduler::PlanInput> inputs;
+  tracks_.resize(gradients_.size());
+  std::uint64_t elements = 0;
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    const Gradient& gradient = gradients_[i];
+    Track& track = tracks_[i];
+    if (element_bytes(gradient.dtype) == 0)
+      throw Error(Code::InvalidArgument, "gradient " + gradient.key + " has an unknown dtype");
+    if (gradient.dtype == DType::Bool)
+      throw Error(Code::InvalidArgument,
+                  "gradient " + gradient.key + " is bool: a gradient is a number");
+    if (gradient.position < 0)
+      throw Error(Code::InvalidArgument,
+                  "gradient " + gradient.key + " has a negative forward position");
+    if (gradient.count > (std::size_t{1} << 40))
+      throw Error(Code::InvalidArgument, "gradient " + gradient.key + " has " +
+                                             std::to_string(gradient.count) +
+                                             " elements: beyond any memory");
+    track.compressor =
+        rules.choose(gradient.key, gradient.count, gradient.dtype, gradient.compressor);
+    track.reducer = track.compressor->reducer() ? track.compressor->reducer() : track.compressor;
+    track.key = compressors::key_hash(gradient.key);
+    const CompressorTraits& traits = track.compressor->traits();
+    const bool dense = traits.name == "none";
+    inputs.push_back({gradient.key, gradient.count, element_bytes(gradient.dtype),
+                      gradient.position,
+                      std::string(to_string(gradient.dtype)) + "|" + track.compressor->spec(),
+                      dense ? 1 : traits.block_count});
+    elements += gradient.count;
+    index_.emplace(gradient.key, i);
+  }
+  plan_ = scheduler::make_plan(inputs, {options.bucket_bytes.value_or(config.bucket_bytes),
+                                        options.slice_bytes.value_or(config.slice_bytes)});
+  const auto policy = scheduler::parse_policy(options.policy.value_or(config.policy));
+  scheduler::SchedulerOptions schedule;
+  schedule.policy = policy;
+  schedule.credit_bytes = options.credit_bytes.value_or(config.credit_bytes);
+  scheduler_ = std::make_unique<scheduler::Scheduler>(schedule);
+  description_ = "operator " + std::string(to_string(op_)) + ", seed " + std::to_string(seed_) +
+                 "\n" + scheduler::describe(inputs, plan_);
+  plan_.hash = runtime::mix(plan_.hash, compressors::key_hash(description_));
+
+  for (std::size_t i = 0; i < tracks_.size(); ++i) {
+    Track& track = tracks_[i];
+    track.state = track.compressor->make_state(gradients_[i].count);
+    if (track.compressor->traits().aggregation == Aggregation::Recompress)
+      track.reducer_state = track.reducer->make_state(gradients_[i].count);
+    track.result.resize(gradients_[i].count * element_bytes(gradients_[i].dtype));
+  }
+  slices_.resize(plan_.slices.size());
+  for (std::uint32_t s = 0; s < slices_.size(); ++s) {
+    auto& slice = slices_[s];
+    for (const auto& segment : plan_.slices[s].segments) {
+      if (!slice.gradients.empty() && slice.gradients.back() == segment.gradient) continue;
+      slice.gradients.push_back(segment.gradient);
+      slice.label += (slice.label.empty() ? "" : ",") + gradients_[segment.gradient].key;
+      tracks_[segment.gradient].slices.push_back(s);
+    }
+  }
+  const auto ranks = static_cast<std::uint64_t>(parent_->group->size());
+  dense_bytes_per_step_ = 2 * (ranks - 1) * elements * 4 / ranks;
+}
+
+void ExchangeState::agree(Communicator communicator) {
+  struct Entry {
+    std::uint64_t hash, id;
+  };
+  const auto& parent = *parent_->group;
+  Entry mine{plan_.hash, 0};
+  auto& engine = session_->engine();
+  session_->run_on_engine([&] { mine.id = engine.new_group_id(); });
+  std::vector<Entry> all(static_cast<std::size_t>(parent.size()));
+  communicator.all_gather(&mine, all.data(), sizeof(Entry), DType::UInt8).wait();
+  for (int r = 0; r < parent.size(); ++r)
+    if (all[static_cast<std::size_t>(r)].hash != all[0].hash)
+      report_difference(communicator, description_, r);
+  const auto id = static_cast<std::uint32_t>(all[0].id);
+  if (id == 0)
+    throw Error(Code::Unsupported,
+                "rank " + std::to_string(parent.world(0)) +
+                    " has been the first of too many groups: make fewer exchanges");
+  group_ = std::make_shared<ExchangeGroup>(*this, id, parent.rank(), parent.members());
+  session_->run_on_engine([&] {
+    begin_round(0, 0);
+    engine.add_group(group_);  // peers may have started slices already
+  });
+}
+
+/// Rank 0's description and that of the first rank that differs go to everybody, so that all say
+/// the same.
+void ExchangeState::report_difference(Communicator& communicator, const std::string& mine,
+                                      int other) {
+  const auto text_of = [&](int rank) {
+    std::uint64_t bytes = communicator.rank() == rank ? mine.size() : 0;
+    communicator.broadcast(&bytes, sizeof(bytes), DType::UInt8, rank).wait();
+    std::string text = communicator.rank() == rank ? mine : std::string();
+    text.resize(bytes);
+    communicator.broadcast(text.data(), bytes, DType::UInt8, rank).wait();
+    return text;
+  };
+  const std::string first = text_of(0), second = text_of(other);
+  throw Error(Code::Mismatch, "the gradient exchange differs between rank 0 (mine) and rank " +
+                                  std::to_string(other) +
+                                  " (theirs): " + scheduler::first_difference(first, second));
+}
+
+std::size_t ExchangeState::index_of(std::string_view key) const {
+  auto it = index_.find(std::string(key));
+  if (it == index_.end())
+    throw Error(Code::InvalidArgument,
+                "no gradient is registered under the key '" + std::string(key) + "'");
+  return it->second;
+}
+
+// ---- steps ----
+
+bool ExchangeState::all_submitted_and_done() const {
+  return user_submitted_ == tracks_.size() &&
+         std::all_of(tracks_.begin(), tracks_.end(),
+                     [](const Track& track) { return track.work->done(); });
+}
+
+Work ExchangeState::submit(std::size_t index, void* data) {
+  if (index >= gradients_.size())
+    throw Error(Code::InvalidArgument, "gradient index " + std::to_string(index) +
+                                           " is outside 0.." +
+                                           std::to_string(gradients_.size() - 1));
+  const Gradient& gradient = gradients_[index];
+  if (data == nullptr && gradient.count > 0)
+    throw Error(Code::InvalidArgument, "gradient " + gradient.key + ": data is null");
+  if (reinterpret_cast<std::uintptr_t>(data) % element_bytes(gradient.dtype) != 0)
+    throw Error(Code::InvalidArgument, "gradient " + gradient.key + ": data is not aligned to " +
+                                           std::string(to_string(gradient.dtype)));
+  std::lock_guard lock(mutex_);
+  if (all_submitted_and_done()) {
+    for (const Track& track : tracks_)
+      if (Status status = track.work->status(); !status.is_ok())
+        throw Error(Status(Code::InvalidState,
+                           "the step has failed (" + status.message() +
+                               "): call rollback() before the next submit",
+                           {}, status.rank()));
+    next_round(true);
+  }
+  Track& track = tracks_[index];
+  if (track.work)
+    throw Error(
+        Code::InvalidState,
+        "gradient " + gradient.key + " has been submitted in this step already; " + missing_keys());
+  auto work = track.work = std::make_shared<WorkState>();
+  ++user_submitted_;
+  session_->engine().submit(runtime::make_command(
+      [self = shared_from_this(), index, data, work] { self->on_submit(index, data, work); }));
+  return Work(std::move(work));
+}
+
+std::string ExchangeState::missing_keys() const {
+  std::string text;
+  int more = 0;
+  for (std::size_t i = 0; i < tracks_.size(); ++i) {
+    if (tracks_[i].work) continue;
+    if (text.size() > 200)
+      ++more;
+    else
+      text += (text.empty() ? "" : ", ") + gradients_[i].key;
+  }
+  if (text.empty()) return "some are still on their way: wait for them first";
+  return "not submitted yet: " + text + (more > 0 ? " and " + std::to_string(more) + " more" : "");
+}
+
+void ExchangeState::wait(std::size_t index) {
+  if (index >= gradients_.size())
+    throw Error(Code::InvalidArgument, "gradient index " + std::to_string(index) +
+                                           " is outside 0.." +
+                                           std::to_string(gradients_.size() - 1));
+  std::shared_ptr<WorkState> work;
+  {
+    std::lock_guard lock(mutex_);
+    work = tracks_[index].work;
+  }
+  if (!work)
+    throw Error(Code::InvalidState,
+                "gradient " + gradients_[index].key + " has not been submitted in this step");
+  await(*work);
+  Work(std::move(work)).wait();
+}
+
+void ExchangeState::await(const WorkState& work) const {
+  const auto timeout = session_->config().timeout;
+  while (!work.wait_for(timeout)) {
+    std::lock_guard lock(mutex_);
+    if (user_submitted_ < tracks_.size())
+      throw Error(Code::Timeout, "the step did not end within " + std::to_string(timeout.count()) +
+                                     " ms; " + missing_keys());
+  }
+}
+
+std::vector<std::shared_ptr<WorkState>> ExchangeState::works() const {
+  std::vector<std::shared_ptr<WorkState>> works;
+  for (const Track& track : tracks_)
+    if (track.work) works.push_back(track.work);
+  return works;
+}
+
+void ExchangeState::wait_all() {
+  std::unique_lock lock(mutex_);
+  const auto pending = works();
+  lock.unlock();
+  for (const auto& work : pending) await(*work);
+  for (const auto& work : pending)
+    if (Status status = work->status(); !status.is_ok()) throw Error(status);
+}
+
+void ExchangeState::commit() {
+  {
+    std::lock_guard lock(mutex_);
+    if (user_submitted_ == 0) return;
+    if (user_submitted_ < tracks_.size())
+      throw Error(Code::InvalidState, "commit: the step is not complete; " + missing_keys());
+  }
+  wait_all();
+  std::lock_guard lock(mutex_);
+  next_round(true);
+}
+
+void ExchangeState::rollback() {
+  std::unique_lock lock(mutex_);
+  const auto pending = works();
+  const std::uint64_t round = user_round_;
+  lock.unlock();
+  const bool done =
+      pending.size() == tracks_.size() &&
+      std::all_of(pending.begin(), pending.end(), [](const auto& work) { return work->done(); });
+  if (!done) {
+    const Status status(Code::Aborted,
+                        "rank " + std::to_string(group_->rank()) + " has rolled the step back");
+    session_->run_on_engine([&] {
+      session_->engine().fail_operation(*group_, {group_->id(), 0, round, 0}, status, true);
+    });
+  }
+  for (const auto& work : pending) work->wait();
+  lock.lock();
+  next_round(false);
+}
+
+void ExchangeState::next_round(bool commit) {
+  for (Track& track : tracks_) {
+    for (CompressorState* state : {track.state.get(), track.reducer_state.get()}) {
+      if (state == nullptr) continue;
+      commit ? state->commit() : state->rollback();
+    }
+    track.work = nullptr;
+  }
+  user_submitted_ = 0;
+  ++user_round_;
+  if (commit) {
+    ++user_step_;
+    ++committed_steps_;
+  }
+  session_->engine().submit(
+      runtime::make_command([self = shared_from_this(), round = user_round_, step = user_step_] {
+        self->begin_round(round, step);
+      }));
+}
+
+ExchangeStatistics ExchangeState::statistics() const {
+  std::lock_guard lock(mutex_);
+  ExchangeStatistics statistics;
+  statistics.steps = committed_steps_ + (all_submitted_and_done() ? 1 : 0);
+  statistics.sent_bytes = group_->sent_bytes.load();
+  statistics.dense_bytes = dense_bytes_per_step_ * statistics.steps;
+  statistics.slices = slice_count_.load();
+  statistics.overdrawn_slices = overdrawn_count_.load();
+  return statistics;
+}
+
+}  // namespace tersum

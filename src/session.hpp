@@ -1,0 +1,63 @@
+// Session: one process's membership in a job: its engine, its settings, its world group.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "src/engine/engine.hpp"
+#include "src/log.hpp"
+#include "src/trace.hpp"
+#include "tersum/communicator.hpp"
+#include "tersum/config.hpp"
+#include "transport/transport.hpp"
+
+namespace tersum {
+
+/// Shared by all communicators of one connect(). The last one to go says good-bye to the job,
+/// bounded by TERSUM_SHUTDOWN_TIMEOUT_MS.
+class Session {
+ public:
+  Session(const Config& config, int rank, int size, std::unique_ptr<runtime::Engine> engine,
+          std::shared_ptr<Trace> trace);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const Config& config() const noexcept { return config_; }
+  runtime::Engine& engine() const noexcept { return *engine_; }
+  Trace& trace() const noexcept { return *trace_; }
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+
+  /// Runs `function` on the engine's thread and waits for it.
+  void run_on_engine(const std::function<void()>& function) const;
+
+ private:
+  const Config config_;
+  const int rank_, size_;
+  std::shared_ptr<Trace> trace_;
+  std::unique_ptr<runtime::Engine> engine_;
+};
+
+/// The state behind Communicator.
+class CommunicatorState {
+ public:
+  CommunicatorState(std::shared_ptr<Session> session, std::shared_ptr<runtime::Group> group);
+  ~CommunicatorState();
+
+  const std::shared_ptr<Session> session;
+  const std::shared_ptr<runtime::Group> group;
+};
+
+/// Wraps a transport before it is connected (tests put a faulty one around it).
+using TransportDecorator = std::function<std::unique_ptr<transport::Transport>(
+    int rank, std::unique_ptr<transport::Transport>)>;
+
+/// A world of `size` ranks inside this process, connected by the loopback transport: result[r] is
+/// rank r's communicator, to be used by a thread of its own. No control plane: a rank that goes
+/// away without a word is noticed by deadlines only.
+std::vector<Communicator> make_local_world(int size, const Config& config = {},
+                                           const TransportDecorator& decorate = {});
+
+}  // namespace tersum

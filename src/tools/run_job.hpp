@@ -1,0 +1,25 @@
+// The job of tersum-run: all ranks of one host, from start to end.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tersum::tools {
+
+struct JobOptions {
+  int ranks = 1;
+  std::vector<std::string> command;
+  std::vector<std::pair<std::string, std::string>> environment;  ///< for all ranks
+  bool prefix = true;
+  std::chrono::milliseconds grace{2000};  ///< from the first failure until the others are ended
+};
+
+/// Runs the job and returns the exit code of tersum-run: 0, or the code of the first rank that
+/// failed (128 + signal if one ended it), or 127 (126) if the program does not exist (cannot be
+/// run). When it returns no process of the job is left. Call it once in a process without threads:
+/// it takes over its signals and its children.
+int run_job(const JobOptions& options);
+
+}  // namespace tersum::tools

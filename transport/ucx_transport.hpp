@@ -1,0 +1,33 @@
+// The transport over UCX active messages: TCP, shared memory, and what else UCX offers.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/transport.hpp"
+
+namespace tersum::transport {
+
+struct UcxOptions {
+  /// "tcp"; "shm" (inside one host only); "auto": shared memory inside a host and TCP between
+  /// hosts, unless UCX_TLS says otherwise; or a list in UCX's own words ("rc,sm,cuda"). CUDA's
+  /// transports are added to the first three where UCX has them.
+  std::string transports = "auto";
+  /// Network device in UCX's words ("eth0", "mlx5_0:1"). Empty: UCX_NET_DEVICES if set, else (for
+  /// "tcp" and "auto") the interface of the default route, else the first one that is up.
+  std::string interface;
+};
+
+/// Opens UCX. All ranks of a job must use equal `transports`. Throws Error: System, with UCX's
+/// reason. The environment's UCX_* variables keep their meaning where an option does not set the
+/// same thing.
+std::unique_ptr<Transport> make_ucx_transport(const UcxOptions& options);
+
+/// Version of the UCX library that is loaded: "1.13.1".
+std::string ucx_version();
+
+/// What UCX can use on this host, as "tcp/eth0", "posix/memory", ...; empty if UCX does not start.
+std::vector<std::string> ucx_transports();
+
+}  // namespace tersum::transport
