@@ -9,3 +9,12 @@ find_path(RANDOM123_INCLUDE_DIR Random123/philox.h REQUIRED)
 find_package(nlohmann_json 3.10 REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(spdlog REQUIRED)
+
+# CUDA is optional; cuda/ says what it is used for.
+if(NOT TERSUM_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "TERSUM_CUDA is '${TERSUM_CUDA}': use AUTO, ON or OFF")
+elseif(TERSUM_CUDA STREQUAL "ON")
+  find_package(CUDAToolkit REQUIRED)
+elseif(TERSUM_CUDA STREQUAL "AUTO")
+  find_package(CUDAToolkit QUIET)
+endif()

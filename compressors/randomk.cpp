@@ -23,10 +23,11 @@
 // the words of groups 0 and 1 of the IndexSet stream and mix the 32-bit finaliser of MurmurHash3.
 // Eight rounds on 6 bits or more pass chi-square tests of single elements and of pairs; on fewer
 // bits they do not.
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <utility>
 
-#include "compressors/kernels.hpp"
 #include "compressors/methods.hpp"
 #include "compressors/philox.hpp"
 #include "compressors/sparse_method.hpp"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <type_traits>
 
@@ -71,12 +72,19 @@ void combine_loop(T* acc, const In* in, std::size_t count, [[maybe_unused]] doub
   for (std::size_t i = 0; i < count; ++i) acc[i] = Op::apply(acc[i], static_cast<T>(in[i]));
 }
 
+/// Which of two NaNs a sum keeps depends on how the compiler orders its operands: merged values of
+/// two ranks must not tell them apart.
+template <class T>
+T one_nan(T value) {
+  return is_nan(value) ? std::numeric_limits<T>::quiet_NaN() : value;
+}
+
 template <class Op, class T>
 void merge_loop(T* acc, const T* other, std::size_t count, bool other_first) {
   if (other_first)
-    for (std::size_t i = 0; i < count; ++i) acc[i] = Op::apply(other[i], acc[i]);
+    for (std::size_t i = 0; i < count; ++i) acc[i] = one_nan(Op::apply(other[i], acc[i]));
   else
-    for (std::size_t i = 0; i < count; ++i) acc[i] = Op::apply(acc[i], other[i]);
+    for (std::size_t i = 0; i < count; ++i) acc[i] = one_nan(Op::apply(acc[i], other[i]));
 }
 
 /// Calls function.template operator()<Operator<T>>() for a runtime operator.

@@ -109,7 +109,7 @@ std::string_view to_string(SettingKind kind) noexcept {
     case SettingKind::Secret:
       return "text";
     case SettingKind::Endpoint:
-      return "host:port";
+      return "endpoint";
     case SettingKind::Spec:
       return "spec";
     case SettingKind::Rules:

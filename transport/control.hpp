@@ -24,7 +24,7 @@ struct JoinRequest {
   std::uint16_t root_port = 0;
   std::string interface;  ///< bind and connect through this interface; empty: any
   std::string job;
-  std::string secret;
+  std::string secret;    ///< empty: no protection, the job's name only prevents mix-ups
   std::string settings;  ///< "NAME=value" lines that must be equal on all ranks
   std::string host_id;
   std::vector<std::byte> address;  ///< of the data transport
@@ -45,7 +45,8 @@ class ControlListener {
   virtual ~ControlListener() = default;
   /// `cause.rank()` died, hung, or reported an error that ends the job. At most once.
   virtual void on_failure(const Status& cause) = 0;
-  /// `rank` has said good-bye in good order; it will take part in nothing more.
+  /// `rank` (another one than this) has said good-bye in good order; it will take part in nothing
+  /// more.
   virtual void on_leave(int rank) = 0;
 };
 
@@ -67,20 +68,25 @@ class ControlPlane {
   /// Offset to add to this process's steady clock to get rank 0's.
   virtual std::chrono::nanoseconds clock_offset() const noexcept = 0;
 
-  /// From now on heartbeats go out and news is delivered.
+  /// From now on heartbeats go out and news is delivered, never from inside a call made here.
+  /// Call it soon after the join. Once.
   virtual void start(ControlListener& listener) = 0;
 
   /// Tells everybody, through rank 0, that this rank has failed or seen `cause`; the answer comes
-  /// as on_failure(). Nothing happens if a cause is known already.
+  /// as on_failure(). Nothing happens if a cause is known already. The cause is not Ok
+  /// (InvalidArgument).
   virtual void report(const Status& cause) = 0;
 
   /// Says good-bye and hands `blob` (this rank's trace; may be empty) to rank 0. `done` is called
   /// when all ranks have said good-bye or one has failed, with the blobs of all ranks on rank 0
-  /// (empty elsewhere).
+  /// (empty elsewhere; a rank that did not get to its good-bye has an empty blob). Heartbeats go
+  /// on. After start(), once (InvalidState); at most 256 MiB (InvalidArgument).
   virtual void leave(std::vector<std::byte> blob,
                      std::function<void(std::vector<std::vector<std::byte>> blobs)> done) = 0;
 
-  /// Closes all sockets. No callback comes after it.
+  /// Closes all sockets, after what was sent has left them (bounded: at most 0.7 s in all, and at
+  /// once after a complete good-bye). No callback comes after it. The destructor does it too; both
+  /// may be called from a callback. The io_context must still exist.
   virtual void close() noexcept = 0;
 };
 

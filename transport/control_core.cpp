@@ -127,13 +127,14 @@ void Core::close() noexcept {
 }
 
 std::optional<Status> Core::silence(Link& link, int peer) const {
-  const auto limit = [&] {
-    return link.last_heard() > started_ ? heartbeat_timeout_ : start_timeout_;
+  // A peer that has not started yet may be busy with its start.
+  const auto limit = [&] { return link.has_spoken() ? heartbeat_timeout_ : start_timeout_; };
+  const auto silent = [&] {
+    return Link::Clock::now() - std::max(link.last_heard(), started_) > limit();
   };
-  if (Link::Clock::now() - link.last_heard() <= limit()) return std::nullopt;
-  // If this process was held up, the peer's heartbeats are waiting in the socket.
-  link.read_now();
-  if (link.closed() || Link::Clock::now() - link.last_heard() <= limit()) return std::nullopt;
+  if (!silent()) return std::nullopt;
+  link.read_now();  // if this process was held up, heartbeats are waiting in the socket
+  if (link.closed() || !silent()) return std::nullopt;
   return Status{Code::PeerLost,
                 "rank " + std::to_string(peer) + " hangs (no sign of life for " +
                     duration_text(limit()) + ")",

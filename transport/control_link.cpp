@@ -34,6 +34,7 @@ void Link::read(FrameHandler on_frame, EndHandler on_end) {
   on_frame_ = std::move(on_frame);
   on_end_ = std::move(on_end);
   reading_ = true;
+  has_spoken_ = false;
   if (!splitter_.has_bytes() && !input_over_) {
     wait_readable();
     return;
@@ -97,6 +98,7 @@ void Link::deliver_frames() {
 }
 
 void Link::deliver(const FrameSplitter::Frame& frame) {
+  has_spoken_ = true;
   if (!is_sealed(frame.type)) {
     on_frame_(frame.type, frame.rest);
     return;

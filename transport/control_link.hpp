@@ -67,7 +67,10 @@ class Link : public std::enable_shared_from_this<Link> {
   void close() noexcept;
   bool closed() const noexcept { return closed_; }
 
+  /// When bytes came in last.
   Clock::time_point last_heard() const noexcept { return last_heard_; }
+  /// Whether a frame has come since read() was called.
+  bool has_spoken() const noexcept { return has_spoken_; }
 
   /// Blocks until, on each link, everything queued is out (at most `flush`) and then until the
   /// peer has closed (at most `drain`): a connection closed with unread bytes is reset, which may
@@ -109,6 +112,7 @@ class Link : public std::enable_shared_from_this<Link> {
   std::optional<Status> input_over_;  // no more bytes will come; told after those that have
   Clock::time_point last_heard_ = Clock::now();
   bool reading_ = false;
+  bool has_spoken_ = false;
   bool delivering_ = false;
   bool waiting_read_ = false;
   bool waiting_write_ = false;

@@ -148,8 +148,10 @@ void configure(Config& config, const UcxOptions& options) {
   }
   // Shared memory offers itself to endpoints with error handling only if told to.
   if (!user_has_set("POSIX_ERROR_HANDLING")) config.prefer("MM_ERROR_HANDLING", "y");
-  // How soon a dead peer is noticed over shared memory, where no socket breaks.
-  config.prefer("KEEPALIVE_INTERVAL", "1s");
+  // Dead processes are noticed by ProcessWatch or a broken socket, hung ones by the job's
+  // heartbeats. UCX's own probes would wake an idle job, and over a full queue in shared
+  // memory 1.13 repeats them without pause.
+  config.prefer("KEEPALIVE_INTERVAL", "inf");
 }
 
 struct ContextInfo {

@@ -11,6 +11,8 @@ namespace {
 
 /// How long close() waits, after its deadline, for UCX to let go of what was ended by force.
 constexpr std::chrono::milliseconds kForceGrace{2000};
+/// Bound of the work on what a dead process has left, should other peers never pause.
+constexpr int kLastRounds = 1000;
 /// close() sleeps this long at most before it looks again, should a wake-up get lost.
 constexpr std::chrono::milliseconds kNap{20};
 
@@ -43,6 +45,8 @@ bool UcxTransport::open_endpoint(Peer& peer) {
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.cb = &UcxTransport::on_error;
   params.err_handler.arg = &peer;
+  if (!peer.watched) processes_.add(peer.rank, peer.process);
+  peer.watched = true;
   const ucs_status_t status = ucp_ep_create(context_.worker(), &params, &peer.endpoint);
   if (status == UCS_OK) return true;
   peer.endpoint = nullptr;
@@ -87,10 +91,26 @@ void UcxTransport::disconnect(int rank, const Status& cause) {
   if (from.endpoint != nullptr) send(from, WireHeader::Kind::Hangup, {}, {}, nullptr);
 }
 
+/// Breaks with peers whose processes are gone, after all that they have sent was taken. True if
+/// there are any.
+bool UcxTransport::look_at_processes() {
+  calls_since_look_ = 0;
+  const std::vector<int> ended = processes_.ended();
+  if (ended.empty()) return false;
+  for (int i = 0; i < kLastRounds && progress_worker(); ++i) {
+  }
+  for (const int rank : ended) {
+    processes_.remove(rank);
+    break_peer(*peers_[static_cast<std::size_t>(rank)], "its process has ended");
+  }
+  return true;
+}
+
 /// Ends everything with a peer. What UCX has in hand ends when the endpoint is closed.
 void UcxTransport::give_up(Peer& peer, const Status& cause, bool keep_complete_messages) {
   peer.alive = false;
   peer.cause = cause;
+  processes_.remove(peer.rank);
   matcher_.withdraw_if([&](int from, const Key&) { return from == peer.rank; },
                        [&](Request& request) { completions_.push(request, cause, 0); });
   matcher_.release_if(
@@ -144,12 +164,12 @@ void UcxTransport::on_flushed(void* request, ucs_status_t /*status*/, void* user
 template <class Done>
 void UcxTransport::wait(Clock::time_point until, Done done) {
   while (true) {
-    const bool any = progress_worker() | bury_broken() | close_endpoints();
+    const bool any = progress_worker() | look_at_processes() | bury_broken() | close_endpoints();
     if (done()) return;
     const auto left = until - Clock::now();
     if (left <= Clock::duration::zero()) return;
     if (any || ucp_worker_arm(context_.worker()) != UCS_OK) continue;
-    pollfd wakeup{context_.descriptor(), POLLIN, 0};
+    pollfd wakeup{descriptor(), POLLIN, 0};
     const auto nap =
         std::chrono::ceil<std::chrono::milliseconds>(std::min<Clock::duration>(left, kNap));
     (void)poll(&wakeup, 1, static_cast<int>(nap.count()));

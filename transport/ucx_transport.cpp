@@ -13,7 +13,11 @@ namespace {
 struct AddressHeader {
   std::uint32_t magic = 0x58435554;  // "TUCX"
   std::uint32_t version = WireHeader::kVersion;
+  ProcessIdentity process;
 };
+
+/// After so many calls of progress() peers' processes are looked at, which takes a system call.
+constexpr unsigned kCallsPerLook = 1000;
 
 /// How often one progress() asks UCX again while it has something to do: enough for a burst of
 /// small messages, not so much that other work of the thread starves.
@@ -26,7 +30,7 @@ std::unique_ptr<Transport> make_ucx_transport(const UcxOptions& options) {
 }
 
 UcxTransport::UcxTransport(const UcxOptions& options)
-    : transports_(options.transports), context_(options) {
+    : transports_(options.transports), context_(options), processes_(context_.descriptor()) {
   listen();
 }
 
@@ -42,7 +46,8 @@ Capabilities UcxTransport::capabilities() const noexcept {
 
 std::vector<std::byte> UcxTransport::address() const {
   const std::vector<std::byte> worker = context_.address();
-  const AddressHeader header;
+  AddressHeader header;
+  header.process = this_process();
   std::vector<std::byte> address(sizeof(header) + worker.size());
   std::memcpy(address.data(), &header, sizeof(header));
   std::memcpy(address.data() + sizeof(header), worker.data(), worker.size());
@@ -74,6 +79,9 @@ void UcxTransport::connect(int rank, const std::vector<std::vector<std::byte>>& 
     auto peer = std::make_unique<Peer>();
     peer->owner = this;
     peer->rank = static_cast<int>(r);
+    AddressHeader header;
+    std::memcpy(&header, addresses[r].data(), sizeof(header));
+    peer->process = header.process;
     peer->address.assign(addresses[r].begin() + sizeof(AddressHeader), addresses[r].end());
     peers_.push_back(std::move(peer));
   }
@@ -186,18 +194,16 @@ void UcxTransport::land(Flight& flight, ucs_status_t status) {
     flights_.pop_back();
   }
   Peer& peer = *peers_[static_cast<std::size_t>(flight.peer)];
-  if (status != UCS_OK && peer.alive) break_peer(peer, describe(status));
+  if (status != UCS_OK && !closing_) break_peer(peer, describe(status));
   if (flight.request != nullptr) {
-    // After disconnect() even what UCX still finishes ends with its cause: whether the other side made
-    // use of it is anybody's guess.
+    // After disconnect() even what UCX still finishes ends with its cause: whether the other side
+    // made use of it is anybody's guess.
     if (status == UCS_OK && (peer.alive || peer.left)) {
       completions_.push(*flight.request, Status::ok(), flight.bytes);
-    } else if (!peer.alive) {
+    } else if (!peer.alive || peer.broken) {
       completions_.push(*flight.request, peer.cause, 0);
-    } else if (closing_) {
-      completions_.push(*flight.request, {Code::Aborted, "the transport was closed"}, 0);
     } else {
-      completions_.push(*flight.request, peer_lost(peer.rank, describe(status)), 0);
+      completions_.push(*flight.request, {Code::Aborted, "the transport was closed"}, 0);
     }
   }
   flight_pool_.give(flight);
@@ -259,6 +265,7 @@ void UcxTransport::drop(std::uint32_t communicator, std::uint64_t operation) {
 bool UcxTransport::progress() {
   bool any = progress_worker();
   any |= progress_self();
+  if (++calls_since_look_ >= kCallsPerLook) any |= look_at_processes();
   any |= bury_broken();
   any |= open_wanted();
   any |= close_endpoints();
@@ -288,6 +295,10 @@ bool UcxTransport::progress_self() {
 bool UcxTransport::arm() {
   if (!completions_.empty() || !self_sends_.empty() || !broken_.empty() || !to_open_.empty() ||
       !to_close_.empty()) {
+    return false;
+  }
+  if (!processes_.ended().empty()) {
+    calls_since_look_ = kCallsPerLook;  // the next progress() sees to it
     return false;
   }
   return ucp_worker_arm(context_.worker()) == UCS_OK;

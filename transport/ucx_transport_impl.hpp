@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "transport/matcher.hpp"
+#include "transport/process_watch.hpp"
 #include "transport/ucx_context.hpp"
 #include "transport/ucx_message.hpp"
 
@@ -29,7 +30,7 @@ class UcxTransport final : public Transport {
   void cancel(Request& request) override;
   void drop(std::uint32_t communicator, std::uint64_t operation) override;
   bool progress() override;
-  int descriptor() const override { return context_.descriptor(); }
+  int descriptor() const override { return processes_.descriptor(); }
   bool arm() override;
   void disconnect(int peer, const Status& cause) override;
   void close(std::chrono::milliseconds deadline) noexcept override;
@@ -38,6 +39,8 @@ class UcxTransport final : public Transport {
   struct Peer {
     UcxTransport* owner = nullptr;
     int rank = -1;
+    ProcessIdentity process;
+    bool watched = false;
     std::vector<std::byte> address;
     ucp_ep_h endpoint = nullptr;
     bool endpoint_wanted = false;
@@ -95,6 +98,7 @@ class UcxTransport final : public Transport {
   bool open_wanted();
   void break_peer(Peer& peer, const std::string& why);
   bool bury_broken();
+  bool look_at_processes();
   void give_up(Peer& peer, const Status& cause, bool keep_complete_messages);
   bool close_endpoints();
   void close_endpoint(Peer& peer);
@@ -109,6 +113,8 @@ class UcxTransport final : public Transport {
 
   std::string transports_;
   UcxContext context_;
+  ProcessWatch processes_;
+  unsigned calls_since_look_ = 0;  // at processes_, of progress()
   Listener* listener_ = nullptr;
   int rank_ = -1;
   bool closing_ = false;

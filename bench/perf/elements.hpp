@@ -2,6 +2,7 @@
 // of those of the library that they are to test.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -13,17 +14,20 @@
 
 namespace tersum::perf {
 
-/// Rounds to a 16-bit float with `kMantissaBits`; for zero and normal numbers.
+/// Rounds a finite number to a 16-bit float with `kMantissaBits`, to nearest even.
 template <int kMantissaBits>
 std::uint16_t encode_float16(double value) {
-  constexpr int kBias = (1 << (14 - kMantissaBits)) - 1;
-  if (value == 0) return 0;
-  int exponent = 0;
-  const double fraction = std::frexp(std::fabs(value), &exponent);
-  const auto significand =
-      static_cast<int>(std::nearbyint(std::ldexp(fraction, kMantissaBits + 1)));
-  const int bits = ((exponent - 1 + kBias) << kMantissaBits) + (significand - (1 << kMantissaBits));
-  return static_cast<std::uint16_t>((value < 0 ? 0x8000 : 0) | bits);
+  constexpr int kExponents = 1 << (15 - kMantissaBits);
+  constexpr int kBias = kExponents / 2 - 1;
+  int exponent = -kBias;                         // of zero: the least
+  if (value != 0) std::frexp(value, &exponent);  // |value| is in [2^(exponent-1), 2^exponent)
+  const int shown = std::max(exponent - 1 + kBias, 1);  // subnormals share the least exponent
+  // The significand in units of the last place; a carry moves into the exponent by itself.
+  const auto units =
+      static_cast<int>(std::nearbyint(std::ldexp(std::fabs(value), kMantissaBits + kBias - shown)));
+  const int bits = ((shown - 1) << kMantissaBits) + units;
+  constexpr int kInfinity = (kExponents - 1) << kMantissaBits;
+  return static_cast<std::uint16_t>((std::signbit(value) ? 0x8000 : 0) | std::min(bits, kInfinity));
 }
 
 template <int kMantissaBits>

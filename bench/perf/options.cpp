@@ -17,7 +17,7 @@ constexpr std::size_t kLargestBytes = std::size_t{1} << 40;
 /// Words of the command line as they were given, before they get a meaning.
 struct Words {
   std::string collective, minimum = "4", maximum = "64M", dtype = "fp32", op = "sum";
-  bool no_check = false, only_in_place = false, only_out_of_place = false;
+  bool check = false, no_check = false, only_in_place = false, only_out_of_place = false;
 };
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -65,7 +65,7 @@ void add_options(CLI::App& app, Options& options, Words& words) {
   app.add_option("-d,--dtype", words.dtype, "element type: fp32, fp16, bf16, int32, ...")
       ->capture_default_str();
   app.add_option("-o,--op", words.op, "sum, average, min, max or product")->capture_default_str();
-  app.add_flag("--check", "look at every result (the default)");
+  app.add_flag("--check", words.check, "look at every result (the default)");
   app.add_flag("--no-check", words.no_check, "measure only")->excludes("--check");
   app.add_flag("--in-place", words.only_in_place, "only in place");
   app.add_flag("--out-of-place", words.only_out_of_place, "only out of place")

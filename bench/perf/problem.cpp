@@ -170,7 +170,8 @@ Shape make_shape(const Problem& problem, std::size_t elements) {
 }
 
 Call make_call(const Communicator& communicator, const Problem& problem) {
-  return [communicator, problem](const Shape& shape, const void* input, void* output) mutable {
+  return [communicator = Communicator(communicator), problem](const Shape& shape, const void* input,
+                                                              void* output) mutable {
     const DType dtype = problem.dtype;
     const int next = (problem.rank + 1) % problem.ranks;
     const int previous = (problem.rank + problem.ranks - 1) % problem.ranks;

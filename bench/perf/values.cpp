@@ -61,7 +61,7 @@ Values::Values(DType dtype, ReduceOp op, int ranks, std::uint64_t round)
   }
 }
 
-inline std::int64_t Values::number(int rank, std::size_t index) const noexcept {
+std::int64_t Values::number(int rank, std::size_t index) const noexcept {
   const std::uint64_t hash =
       mix_bits(bases_[static_cast<std::size_t>(rank)] + index * 0x9e3779b97f4a7c15u);
   const std::uint64_t drawn = (hash >> 32) * span_ >> 32;

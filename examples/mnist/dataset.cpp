@@ -110,6 +110,26 @@ std::filesystem::path find_file(const std::filesystem::path& directory, const st
                                          "; name the folder of the MNIST files with --data");
 }
 
+float normalised(std::uint8_t pixel) {
+  constexpr float kMean = 0.1307f;  // of all training pixels, scaled to [0, 1]
+  constexpr float kDeviation = 0.3081f;
+  return (static_cast<float>(pixel) / 255.0f - kMean) / kDeviation;
+}
+
+// Moves the image down and right; what comes in from outside is background.
+void copy_image(const Dataset& dataset, std::size_t index, int down, int right,
+                std::span<float> image) {
+  constexpr int kSide = static_cast<int>(kImageSide);
+  const std::uint8_t* source = dataset.pixels.data() + index * kImagePixels;
+  float* pixel = image.data();
+  for (int y = -down; y < kSide - down; ++y) {
+    for (int x = -right; x < kSide - right; ++x) {
+      const bool inside = y >= 0 && y < kSide && x >= 0 && x < kSide;
+      *pixel++ = normalised(inside ? source[y * kSide + x] : std::uint8_t{0});
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<std::uint8_t> read_images(const std::filesystem::path& file) {
@@ -166,14 +186,20 @@ Dataset load_dataset(const std::filesystem::path& directory, const std::string& 
 
 void copy_batch(const Dataset& dataset, std::span<const std::uint32_t> indices,
                 std::span<float> images, std::span<std::uint8_t> labels) {
-  constexpr float kMean = 0.1307f;  // of all training pixels, scaled to [0, 1]
-  constexpr float kDeviation = 0.3081f;
-  float* pixel = images.data();
   for (std::size_t i = 0; i < indices.size(); ++i) {
-    const std::uint8_t* source = dataset.pixels.data() + indices[i] * kImagePixels;
-    for (std::size_t p = 0; p < kImagePixels; ++p) {
-      *pixel++ = (static_cast<float>(source[p]) / 255.0f - kMean) / kDeviation;
-    }
+    copy_image(dataset, indices[i], 0, 0, images.subspan(i * kImagePixels, kImagePixels));
+    labels[i] = dataset.labels[indices[i]];
+  }
+}
+
+void copy_moved_batch(const Dataset& dataset, std::span<const std::uint32_t> indices,
+                      std::uint64_t seed, std::uint64_t epoch, std::span<float> images,
+                      std::span<std::uint8_t> labels) {
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    const std::uint64_t random = mix(mix(mix(seed) + epoch) + indices[i]);
+    const int move = static_cast<int>(((random >> 32) * 9) >> 32);
+    copy_image(dataset, indices[i], move / 3 - 1, move % 3 - 1,
+               images.subspan(i * kImagePixels, kImagePixels));
     labels[i] = dataset.labels[indices[i]];
   }
 }

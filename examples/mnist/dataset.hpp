@@ -40,6 +40,12 @@ Dataset load_dataset(const std::filesystem::path& directory, const std::string& 
 void copy_batch(const Dataset& dataset, std::span<const std::uint32_t> indices,
                 std::span<float> images, std::span<std::uint8_t> labels);
 
+/// As copy_batch(), for training: each image is moved by -1, 0 or 1 pixel in both directions, which
+/// makes up for the small number of images. How depends on (seed, epoch, index of the image) only.
+void copy_moved_batch(const Dataset& dataset, std::span<const std::uint32_t> indices,
+                      std::uint64_t seed, std::uint64_t epoch, std::span<float> images,
+                      std::span<std::uint8_t> labels);
+
 /// The order in which the job walks through `count` images in `epoch`: a permutation that depends
 /// on (count, seed, epoch) only, so every rank and every platform computes the same.
 std::vector<std::uint32_t> epoch_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch);

@@ -8,6 +8,14 @@
 
 namespace mnist {
 
+/// A bijection in which every input bit reaches every output bit (the finaliser of SplitMix64).
+inline std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
 /// A sequence of its own for each (seed, stream).
 class Random {
  public:
@@ -25,14 +33,6 @@ class Random {
   }
 
  private:
-  // A bijection in which every input bit reaches every output bit (the finaliser of SplitMix64).
-  static std::uint64_t mix(std::uint64_t x) {
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-  }
-
   std::mt19937_64 engine_;
 };
 

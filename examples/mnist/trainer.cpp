@@ -120,7 +120,7 @@ void Trainer::finish_step() {
 double Trainer::train_step(std::size_t step) {
   const auto indices =
       shard(order_, step, options_.batch, communicator_.rank(), communicator_.size());
-  copy_batch(train_, indices, images_, labels_);
+  copy_moved_batch(train_, indices, options_.seed, epoch_, images_, labels_);
   network_.forward(images_, before_use_);  // layer by layer, as gradients of the last step arrive
   finish_step();
   ++steps_;
@@ -129,7 +129,7 @@ double Trainer::train_step(std::size_t step) {
 }
 
 EpochResult Trainer::run_epoch(const std::function<void(std::size_t, std::size_t)>& on_step) {
-  order_ = epoch_order(train_.size(), options_.seed, epoch_++);
+  order_ = epoch_order(train_.size(), options_.seed, epoch_);
   double loss = 0.0;
   const Clock::time_point begin = Clock::now();
   for (std::size_t step = 0; step < steps_per_epoch_; ++step) {
@@ -139,6 +139,7 @@ EpochResult Trainer::run_epoch(const std::function<void(std::size_t, std::size_t
   for (std::size_t i = 0; i < network_.tensors(); ++i) receive_and_update(i);
   finish_step();
   training_ += Clock::now() - begin;
+  ++epoch_;
 
   EpochResult result;
   result.train_loss = mean_over_ranks(loss / static_cast<double>(steps_per_epoch_));

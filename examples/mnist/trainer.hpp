@@ -94,7 +94,7 @@ class Trainer {
   std::vector<std::uint32_t> order_;
   std::vector<float> images_;
   std::vector<std::uint8_t> labels_;
-  std::size_t epoch_ = 0;
+  std::size_t epoch_ = 0;   // complete ones
   std::size_t steps_ = 0;   // begun
   bool step_open_ = false;  // gradients were submitted and not committed
   Clock::duration exposed_{};

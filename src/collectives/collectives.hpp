@@ -87,7 +87,8 @@ inline Buffer write_view(void* base, std::size_t offset_bytes, std::size_t bytes
 /// Messages of hops from here on belong to barriers inside other collectives.
 inline constexpr std::uint64_t kBarrierHops = std::uint64_t{1} << 48;
 
-/// Returns when all ranks have started this operation: rounds of messages to rank + 2^k.
-Task<> dissemination(Operation& op);
+/// Returns when all ranks have started this operation: rounds of messages to rank + distance, for
+/// distance = 1, 2, 4, ... A caller that has done the first rounds itself gives where to go on.
+Task<> dissemination(Operation& op, int distance);
 
 }  // namespace tersum::runtime

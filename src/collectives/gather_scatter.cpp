@@ -106,7 +106,8 @@ Task<> all_to_all(Operation& op, const void* input, std::vector<std::size_t> sen
                                       std::to_string(bytes(receive_counts, from)));
   }
   for (auto& transfer : sends) co_await transfer;
-  Task<> agreed = dissemination(op);  // counts differ by pair: a pair's difference fails everybody
+  Task<> agreed =
+      dissemination(op, 1);  // counts differ by pair: a pair's difference fails everybody
   co_await agreed;
   auto copy = op.compute(received.size(), [&] {
     if (bytes(send_counts, rank) > 0)

@@ -64,10 +64,10 @@ Task<> scattered_broadcast(Operation& op, std::span<std::byte> values, int root)
 
 }  // namespace
 
-Task<> dissemination(Operation& op) {
+Task<> dissemination(Operation& op, int distance) {
   const int ranks = op.size(), rank = op.rank();
-  std::uint64_t hop = kBarrierHops;
-  for (int distance = 1; distance < ranks; distance *= 2, ++hop) {
+  for (; distance < ranks; distance *= 2) {
+    const std::uint64_t hop = kBarrierHops + static_cast<std::uint64_t>(distance);
     Transfer receiving = op.receive((rank + ranks - distance) % ranks, hop, {});
     Transfer sending = op.send((rank + distance) % ranks, hop, {});
     co_await receiving;
@@ -76,17 +76,25 @@ Task<> dissemination(Operation& op) {
 }
 
 Task<> barrier(Operation& op) {
-  return dissemination(op);
+  return dissemination(op, 1);
 }
 
 Task<> broadcast(Operation& op, void* data, std::size_t bytes, int root) {
-  const bool is_root = op.rank() == root;
+  const int ranks = op.size(), rank = op.rank();
+  if (ranks == 1) co_return;
+  const bool is_root = rank == root;
+  // The first round of the agreement goes ahead: where all believe that another is the root, nobody
+  // sends anything else, and the neighbours' disagreement would not be noticed.
+  Transfer greeted = op.receive((rank + ranks - 1) % ranks, kBarrierHops + 1, {});
+  Transfer greeting = op.send((rank + 1) % ranks, kBarrierHops + 1, {});
   std::span<std::byte> values(static_cast<std::byte*>(data), is_root ? bytes : 0);
   if (!is_root) values = op.scratch(bytes);
-  Task<> moving = bytes <= kTreeBytes || op.size() == 2 ? tree_broadcast(op, values, root)
-                                                        : scattered_broadcast(op, values, root);
+  Task<> moving = bytes <= kTreeBytes || ranks == 2 ? tree_broadcast(op, values, root)
+                                                    : scattered_broadcast(op, values, root);
   co_await moving;
-  Task<> agreed = dissemination(op);  // nobody succeeds in a call that others see differently
+  co_await greeted;
+  co_await greeting;
+  Task<> agreed = dissemination(op, 2);  // nobody succeeds in a call that others see differently
   co_await agreed;
   if (!is_root && bytes > 0) {
     auto copy = op.compute(bytes, [&] { std::memcpy(data, values.data(), bytes); });
@@ -140,7 +148,7 @@ Task<> reduce(Operation& op, Reduction call, int root) {
     sends.push_back(op.send(root, kGatherHop, read_view(own.data(), 0, own.size())));
   for (auto& transfer : gathers) co_await transfer;
   for (auto& transfer : sends) co_await transfer;
-  Task<> agreed = dissemination(op);
+  Task<> agreed = dissemination(op, 1);
   co_await agreed;
   if (rank == root && call.count > 0) {
     if (mine > 0) std::memcpy(whole.data() + shares.offset(rank) * element, own.data(), own.size());

@@ -29,6 +29,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kTermToKill = 1s;
 constexpr auto kGroupCheck = 20ms;
+constexpr auto kMoment = 200ms;
 constexpr std::size_t kMaxBacklogBytes = 1u << 20;  // then ranks wait for the reader of our output
 constexpr int kInterruptsToKill = 3;
 constexpr std::size_t kReadBytes = 16384;
@@ -118,6 +119,7 @@ class Job {
   void forward(int signal);
   void reap();
   void on_exit(int rank, int wait_status);
+  bool is_first_failure(bool killed) const;
   void advance();
   void enter(Stage stage, Clock::duration until_next);
   void signal_groups(int signal);
@@ -137,6 +139,8 @@ class Job {
   std::optional<Clock::time_point> next_stage_;
   int interrupts_ = 0;
   int exit_code_ = 0;
+  bool first_was_killed_ = false;
+  Clock::time_point first_failure_{};
   bool direct_ = false;
 };
 
@@ -293,28 +297,43 @@ void Job::forward(int signal) {
 }
 
 void Job::reap() {
+  std::vector<std::pair<int, int>> exits;  // rank, wait status
   int wait_status = 0;
   pid_t pid;
   while ((pid = ::waitpid(-1, &wait_status, WNOHANG)) > 0) {
     const auto found = std::ranges::find(ranks_, pid, &Rank::pid);
     if (found == ranks_.end() || !found->running) continue;  // an orphan
     found->running = false;
-    on_exit(static_cast<int>(found - ranks_.begin()), wait_status);
+    exits.emplace_back(found - ranks_.begin(), wait_status);
   }
+  std::ranges::stable_partition(exits, [](const auto& exit) { return WIFSIGNALED(exit.second); });
+  for (const auto& [rank, status] : exits) on_exit(rank, status);
 }
 
 void Job::on_exit(int rank, int wait_status) {
   const bool killed = WIFSIGNALED(wait_status);
   const int code = killed ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
-  if (code == 0 || stage_ != Stage::Running) return;
+  if (code == 0 || !is_first_failure(killed)) return;
   exit_code_ = code;
+  first_was_killed_ = killed;
   const std::string how = killed ? "was killed by signal " + std::to_string(WTERMSIG(wait_status)) +
                                        " (" + ::strsignal(WTERMSIG(wait_status)) + ")"
                                  : "exited with code " + std::to_string(code);
+  const bool ending = any_running() && stage_ == Stage::Running;
   say("rank " + std::to_string(rank) + " " + how +
-      (any_running() ? "; the others are ended in " + std::to_string(options_.grace.count()) + " ms"
-                     : ""));
+      (ending ? "; the others are ended in " + std::to_string(options_.grace.count()) + " ms"
+              : ""));
+  if (stage_ != Stage::Running) return;
+  first_failure_ = Clock::now();
   enter(Stage::Grace, options_.grace);
+}
+
+/// A dying process closes its connections before it counts as dead, so the ranks that notice may
+/// end before it. Of those that end within a moment, one that was killed is the cause.
+bool Job::is_first_failure(bool killed) const {
+  if (exit_code_ == 0) return true;
+  return killed && !first_was_killed_ && stage_ == Stage::Grace &&
+         Clock::now() - first_failure_ < kMoment;
 }
 
 void Job::advance() {

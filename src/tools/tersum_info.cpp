@@ -13,6 +13,9 @@
 #include <string>
 #include <thread>
 
+#if TERSUM_BUILD_CUDA
+#include "cuda/device.hpp"
+#endif
 #include "src/config.hpp"
 #include "tersum/compressor.hpp"
 #include "tersum/config.hpp"
@@ -61,6 +64,32 @@ ordered_json interface_facts() {
   }
   freeifaddrs(list);
   return interfaces;
+}
+
+/// GPUs, and what stands in the way of using them.
+ordered_json device_facts() {
+  ordered_json devices = ordered_json::array();
+#if TERSUM_BUILD_CUDA
+  const std::string driver = tersum::gpu::driver_version();
+  try {
+    for (const tersum::gpu::Device& device : tersum::gpu::devices()) {
+      const std::string compute = std::to_string(device.major) + "." + std::to_string(device.minor);
+      devices.push_back({{"index", device.index},
+                         {"name", device.name},
+                         {"memory_bytes", device.memory_bytes},
+                         {"compute", compute},
+                         {"multiprocessors", device.multiprocessors},
+                         {"peers", device.peers}});
+    }
+  } catch (const tersum::Error& error) {
+    return {{"note", error.what()}, {"list", devices}};
+  }
+  return {{"note", "CUDA " + tersum::gpu::runtime_version() + ", " +
+                       (driver.empty() ? "no driver" : "driver for " + driver)},
+          {"list", devices}};
+#else
+  return {{"note", "this build is without CUDA"}, {"list", devices}};
+#endif
 }
 
 const char* name_of(Bias bias) {
@@ -133,7 +162,7 @@ ordered_json gather(const tersum::Config& config, const tersum::SettingsEnvironm
           {"ucx",
            {{"version", tersum::transport::ucx_version()},
             {"transports", tersum::transport::ucx_transports()}}},
-          {"devices", ordered_json::array()},
+          {"devices", device_facts()},
           {"interfaces", interface_facts()},
           {"compressors", compressor_facts()},
           {"settings", setting_facts(config, environment)},
@@ -152,7 +181,8 @@ std::string text_of(const ordered_json& value) {
 void print_section(const char* title, const ordered_json& facts) {
   std::printf("%s\n", title);
   for (const auto& [name, value] : facts.items()) {
-    std::printf("  %-14s %s\n", name.c_str(), text_of(value).c_str());
+    const std::string text = text_of(value);
+    std::printf("  %-14s %s\n", name.c_str(), text.empty() ? "none" : text.c_str());
   }
 }
 
@@ -160,8 +190,14 @@ void print_text(const ordered_json& info) {
   print_section("Build", info["build"]);
   print_section("CPU", info["cpu"]);
   print_section("UCX", info["ucx"]);
-  std::printf("Devices\n  %s\n",
-              TERSUM_BUILD_CUDA != 0 ? "none found" : "none: this build is without CUDA");
+  std::printf("Devices (%s)\n", text_of(info["devices"]["note"]).c_str());
+  for (const ordered_json& d : info["devices"]["list"]) {
+    std::printf("  %-14s %s, %s bytes, compute %s, %s multiprocessors, peers: %s\n",
+                text_of(d["index"]).c_str(), text_of(d["name"]).c_str(),
+                text_of(d["memory_bytes"]).c_str(), text_of(d["compute"]).c_str(),
+                text_of(d["multiprocessors"]).c_str(), text_of(d["peers"]).c_str());
+  }
+  if (info["devices"]["list"].empty()) std::printf("  none\n");
   std::printf("Network interfaces\n");
   for (const ordered_json& i : info["interfaces"]) {
     std::printf("  %-14s %s%s\n", text_of(i["name"]).c_str(), text_of(i["address"]).c_str(),

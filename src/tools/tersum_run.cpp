@@ -1,5 +1,4 @@
 // tersum-run: starts the ranks of a job on this host.
-#include <algorithm>
 #include <exception>
 #include <iostream>
 #include <string>
@@ -56,13 +55,12 @@ int parse(int count, char** arguments, tersum::tools::JobOptions& options) {
       ->allow_extra_args(false);
   app.prefix_command();
 
-  const std::vector<std::string> all(arguments + 1, arguments + count);
-  const auto dashes = std::find(all.begin(), all.end(), "--");
   try {
-    // The parser takes its arguments from the back.
-    app.parse(std::vector<std::string>(std::make_reverse_iterator(dashes), all.rend()));
+    app.parse(count, arguments);
     options.command = app.remaining();
-    if (dashes != all.end()) options.command.insert(options.command.end(), dashes + 1, all.end());
+    if (!options.command.empty() && options.command.front() == "--") {
+      options.command.erase(options.command.begin());
+    }
     if (options.command.empty()) {
       throw CLI::ValidationError("program", "is missing: tersum-run -n RANKS -- program ...");
     }

@@ -55,7 +55,9 @@ def update(root, tool):
     readme = path.read_text(encoding="utf-8")
     printed = tables(tool)
     for name in ("settings", "compressors"):
-        readme = readme.replace(block(readme, name), block(printed, name))
+        begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
+        before, after = readme.split(begin, 1)
+        readme = before + begin + block(printed, name) + end + after.split(end, 1)[1]
     path.write_text(readme, encoding="utf-8")
 
 

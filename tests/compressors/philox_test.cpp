@@ -4,8 +4,6 @@
 
 #include <Random123/philox.h>
 
-#include <set>
-
 #include "compressors/hash.hpp"
 
 namespace tersum::test {

@@ -211,6 +211,65 @@ TEST(CopyBatch, NormalisesTheChosenImages) {
   EXPECT_FLOAT_EQ(images[784 + 5], -0.1307f / 0.3081f);
 }
 
+// Finds by how much `moved` is `whole` moved, as 3 * (down + 1) + right + 1, or -1.
+int find_move(const std::vector<float>& moved, const std::vector<float>& whole, float background) {
+  for (int move = 0; move < 9; ++move) {
+    bool equal = true;
+    for (int y = 0; y < 28 && equal; ++y) {
+      for (int x = 0; x < 28 && equal; ++x) {
+        const int from_y = y - (move / 3 - 1);
+        const int from_x = x - (move % 3 - 1);
+        const bool inside = from_y >= 0 && from_y < 28 && from_x >= 0 && from_x < 28;
+        equal = moved[static_cast<std::size_t>(y * 28 + x)] ==
+                (inside ? whole[static_cast<std::size_t>(from_y * 28 + from_x)] : background);
+      }
+    }
+    if (equal) return move;
+  }
+  return -1;
+}
+
+TEST(CopyMovedBatch, MovesEachImageInAllNineWays) {
+  mnist::Dataset dataset;
+  for (std::size_t i = 0; i < 784; ++i) {
+    dataset.pixels.push_back(static_cast<std::uint8_t>(1 + i % 253));
+  }
+  dataset.labels = {7};
+  const std::vector<std::uint32_t> indices{0};
+  std::vector<float> whole(784);
+  std::vector<float> moved(784);
+  std::vector<float> again(784);
+  std::vector<std::uint8_t> labels(1);
+  mnist::copy_batch(dataset, indices, whole, labels);
+  std::vector<int> seen(9);
+  for (std::uint64_t epoch = 0; epoch < 900; ++epoch) {
+    labels[0] = 0;
+    mnist::copy_moved_batch(dataset, indices, 1, epoch, moved, labels);
+    mnist::copy_moved_batch(dataset, indices, 1, epoch, again, labels);
+    EXPECT_EQ(moved, again);
+    EXPECT_EQ(labels[0], 7);
+    const int move = find_move(moved, whole, -0.1307f / 0.3081f);
+    ASSERT_GE(move, 0) << "epoch " << epoch;
+    ++seen[static_cast<std::size_t>(move)];
+  }
+  for (const int count : seen) EXPECT_NEAR(count, 100, 50);
+}
+
+TEST(CopyMovedBatch, MovesAnImageAlikeInEveryBatch) {
+  mnist::Dataset dataset;
+  for (std::size_t i = 0; i < 8 * 784; ++i) {
+    dataset.pixels.push_back(static_cast<std::uint8_t>(i % 256));
+  }
+  dataset.labels.assign(8, 1);
+  std::vector<float> together(8 * 784);
+  std::vector<float> alone(784);
+  std::vector<std::uint8_t> labels(8);
+  mnist::copy_moved_batch(dataset, std::vector<std::uint32_t>{0, 1, 2, 3, 4, 5, 6, 7}, 1, 2,
+                          together, labels);
+  mnist::copy_moved_batch(dataset, std::vector<std::uint32_t>{5}, 1, 2, alone, labels);
+  EXPECT_TRUE(std::equal(alone.begin(), alone.end(), together.begin() + 5 * 784));
+}
+
 TEST(EpochOrder, DependsOnSeedAndEpochOnly) {
   const auto order = mnist::epoch_order(1000, 1, 0);
   EXPECT_EQ(order, mnist::epoch_order(1000, 1, 0));

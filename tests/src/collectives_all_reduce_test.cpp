@@ -96,9 +96,9 @@ class AllReduce : public ::testing::TestWithParam<std::tuple<int, const char*>> 
 INSTANTIATE_TEST_SUITE_P(Every, AllReduce,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4, 5, 8),
                                             ::testing::ValuesIn(kAlgorithms)),
-                         [](const auto& info) {
-                           return std::string(std::get<1>(info.param)) + "_" +
-                                  std::to_string(std::get<0>(info.param));
+                         [](const auto& test) {
+                           return std::string(std::get<1>(test.param)) + "_" +
+                                  std::to_string(std::get<0>(test.param));
                          });
 
 TEST_P(AllReduce, EqualsTheReferenceForSmallCounts) {

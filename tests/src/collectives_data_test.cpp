@@ -52,7 +52,7 @@ class Collective : public ::testing::TestWithParam<int> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(On, Collective, ::testing::Values(1, 2, 3, 4, 5, 8),
-                         [](const auto& info) { return std::to_string(info.param) + "Ranks"; });
+                         [](const auto& test) { return std::to_string(test.param) + "Ranks"; });
 
 std::string label(const Communicator& c, DType dtype, std::size_t count) {
   return "rank " + std::to_string(c.rank()) + ", " + std::to_string(count) + " " +

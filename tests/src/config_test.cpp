@@ -218,8 +218,8 @@ TEST(Settings, NameEveryMemberOnce) {
   EXPECT_EQ(names.size(), settings().size());
   // A change of one variable changes one value: no two rows share a member.
   const std::map<std::string, std::string> other = {
-      {"integer", "1"},  {"bytes", "96"},          {"milliseconds", "77"}, {"microseconds", "5"},
-      {"text", "other"}, {"host:port", "other:1"}, {"spec", "bf16"},       {"rules", "x=none"}};
+      {"integer", "1"},  {"bytes", "96"},         {"milliseconds", "77"}, {"microseconds", "5"},
+      {"text", "other"}, {"endpoint", "other:1"}, {"spec", "bf16"},       {"rules", "x=none"}};
   for (const Setting& changed : settings()) {
     const std::string choice = changed.allowed.substr(changed.allowed.rfind(' ') + 1);
     const auto text = other.find(changed.type);

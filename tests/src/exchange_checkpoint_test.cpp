@@ -14,7 +14,7 @@ constexpr int kRanks = 3;
 
 class Checkpoint : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Of, Checkpoint, ::testing::ValuesIn(registered_specs()),
-                         [](const auto& info) { return spec_name(info.param); });
+                         [](const auto& test) { return spec_name(test.param); });
 
 TEST_P(Checkpoint, GoesOnWithTheSameBitsInAnotherJob) {
   const Model model = odd_model();

@@ -51,9 +51,9 @@ class CompressedExchange : public ::testing::TestWithParam<std::tuple<std::strin
 INSTANTIATE_TEST_SUITE_P(With, CompressedExchange,
                          ::testing::Combine(::testing::ValuesIn(registered_specs()),
                                             ::testing::Values(1, 2, 3, 4)),
-                         [](const auto& info) {
-                           return spec_name(std::get<0>(info.param)) + "_" +
-                                  std::to_string(std::get<1>(info.param));
+                         [](const auto& test) {
+                           return spec_name(std::get<0>(test.param)) + "_" +
+                                  std::to_string(std::get<1>(test.param));
                          });
 
 TEST_P(CompressedExchange, EqualsTheSerialReferenceOnAllRanks) {

@@ -31,9 +31,9 @@ INSTANTIATE_TEST_SUITE_P(
                                          DType::Int64, DType::Float16, DType::BFloat16,
                                          DType::Float32, DType::Float64),
                        ::testing::Values(1, 2, 3, 4)),
-    [](const auto& info) {
-      return std::string(to_string(std::get<0>(info.param))) + "_" +
-             std::to_string(std::get<1>(info.param));
+    [](const auto& test) {
+      return std::string(to_string(std::get<0>(test.param))) + "_" +
+             std::to_string(std::get<1>(test.param));
     });
 
 TEST_P(DenseExchange, GivesTheExactMean) {

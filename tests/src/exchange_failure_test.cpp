@@ -37,9 +37,9 @@ class DifferentPlans : public ::testing::TestWithParam<std::tuple<PlanDifference
 INSTANTIATE_TEST_SUITE_P(In, DifferentPlans,
                          ::testing::Combine(::testing::ValuesIn(plan_differences()),
                                             ::testing::Values(2, 3, 4)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param).name + "_" +
-                                  std::to_string(std::get<1>(info.param));
+                         [](const auto& test) {
+                           return std::get<0>(test.param).name + "_" +
+                                  std::to_string(std::get<1>(test.param));
                          });
 
 TEST_P(DifferentPlans, AreAMismatchOnAllRanksAndTheCommunicatorGoesOn) {

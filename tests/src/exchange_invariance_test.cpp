@@ -99,7 +99,7 @@ void expect_usual_results(const std::vector<std::vector<Tensors>>& results) {
 
 class Invariance : public ::testing::TestWithParam<Variation> {};
 INSTANTIATE_TEST_SUITE_P(Under, Invariance, ::testing::ValuesIn(variations()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 TEST_P(Invariance, KeepsEveryBit) {
   expect_usual_results(results_of(&GetParam()));

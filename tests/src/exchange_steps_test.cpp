@@ -163,7 +163,7 @@ TEST(ExchangeSteps, WaitInForwardOrderWhileOthersAreStillOnTheirWay) {
 
 class Rollback : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(With, Rollback, ::testing::ValuesIn(registered_specs()),
-                         [](const auto& info) { return spec_name(info.param); });
+                         [](const auto& test) { return spec_name(test.param); });
 
 TEST_P(Rollback, MakesTheStepAsIfItHadNeverBeen) {
   const Model model = odd_model();

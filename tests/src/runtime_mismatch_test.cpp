@@ -122,9 +122,9 @@ class Mismatch : public ::testing::TestWithParam<std::tuple<int, Difference>> {
 INSTANTIATE_TEST_SUITE_P(Of, Mismatch,
                          ::testing::Combine(::testing::Values(2, 3, 4, 8),
                                             ::testing::ValuesIn(differences())),
-                         [](const auto& info) {
-                           return std::get<1>(info.param).name + "_" +
-                                  std::to_string(std::get<0>(info.param));
+                         [](const auto& test) {
+                           return std::get<1>(test.param).name + "_" +
+                                  std::to_string(std::get<0>(test.param));
                          });
 
 TEST_P(Mismatch, EndsTheCallOnAllRanksAndTheCommunicatorGoesOn) {

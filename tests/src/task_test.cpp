@@ -15,6 +15,9 @@ namespace {
 /// Suspends whoever awaits it, until open().
 class Gate {
  public:
+  Gate() = default;
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
   bool await_ready() const noexcept { return open_; }
   void await_suspend(std::coroutine_handle<> waiter) noexcept { waiter_ = waiter; }
   void await_resume() const {
@@ -294,7 +297,7 @@ TEST(Task, NamedLambdasWithCapturesSurviveASuspension) {
   run(body(gate, owner, got), outcome);
   EXPECT_EQ(got, "");
   gate.open();
-  EXPECT_EQ(got, std::string(100, 'x') + "3");
+  EXPECT_EQ(got, std::string(100, 'x').append(1, '3'));
   EXPECT_EQ(owner.use_count(), 1);
 }
 
@@ -305,7 +308,8 @@ TEST(Task, EveryTransferOfAVectorCanBeAwaited) {
   int passed = 0;
   auto body = [](std::vector<std::unique_ptr<Gate>>& all, int& count) -> Task<> {
     for (auto& gate : all) {
-      co_await *gate;
+      Gate& next = *gate;
+      co_await next;
       ++count;
     }
   };
