@@ -32,7 +32,7 @@ EliasFanoLayout::EliasFanoLayout(std::size_t count, std::size_t kept) noexcept
 
 EliasFanoWriter::EliasFanoWriter(const EliasFanoLayout& layout, std::byte* out) noexcept
     : low_(out), high_(out + layout.low_bytes()), low_bits_(layout.low_bits()) {
-  std::memset(high_, 0, layout.bytes() - layout.low_bytes());
+  std::fill(high_, out + layout.bytes(), std::byte{0});
 }
 
 void EliasFanoWriter::put(std::size_t index) noexcept {

@@ -173,7 +173,7 @@ void pack_codes(const std::int8_t* codes, int bits, std::byte* out, std::size_t 
     case 7:
       return pack_words<7>(codes, out, count);
     default:
-      std::memcpy(out, codes, count);
+      if (count > 0) std::memcpy(out, codes, count);
   }
 }
 
@@ -195,7 +195,7 @@ void unpack_codes(const std::byte* in, int bits, std::int8_t* codes, std::size_t
     case 7:
       return unpack_words<7>(in, codes, count);
     default:
-      std::memcpy(codes, in, count);
+      if (count > 0) std::memcpy(codes, in, count);
   }
 }
 

@@ -20,6 +20,8 @@ template <class... Cases>
 struct Overloaded : Cases... {
   using Cases::operator()...;
 };
+template <class... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;  // Clang deduces it by itself from 17 on
 
 template <class Integer>
 bool parse_integer(const std::string& text, Integer& value) noexcept {

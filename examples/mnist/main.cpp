@@ -3,9 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -49,15 +51,20 @@ void declare(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--seed", training.seed,
                  "of parameters, of the order of images and of compressors")
+      ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()))
       ->capture_default_str();
   app.add_option("--slice-bytes", training.exchange.slice_bytes,
-                 "slices are cut to about this size [TERSUM_SLICE_BYTES]");
+                 "slices are cut to about this size [TERSUM_SLICE_BYTES]")
+      ->check(CLI::Range(1, 1 << 30));
   app.add_option("--bucket-bytes", training.exchange.bucket_bytes,
-                 "gradients are fused up to this size [TERSUM_BUCKET_BYTES, or 262144]");
+                 "gradients are fused up to this size [TERSUM_BUCKET_BYTES, or 262144]")
+      ->check(CLI::Range(1, 1 << 30));
   app.add_option("--data", options.data, "folder of the MNIST files")->capture_default_str();
   app.add_option("--train", options.train, "use the first N training images; 0: all")
+      ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
   app.add_option("--test", options.test, "use the first N test images; 0: all")
+      ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
   app.add_option("--json", options.json, "rank 0 writes the result here");
 }

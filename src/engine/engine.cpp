@@ -105,11 +105,15 @@ void Engine::watch_descriptor(boost::asio::posix::stream_descriptor& descriptor,
 
 void Engine::sleep() {
   sleeping_.store(true, std::memory_order_seq_cst);
-  if (commands_.empty() && transport_->arm()) {
+  if (!commands_.empty()) {
+    // Work has come in the meantime.
+  } else if (transport_->arm()) {
     watch_descriptor(transport_descriptor_, transport_waiting_);
     watch_descriptor(wake_descriptor_, wake_waiting_);
     context_->restart();
     context_->run_one();
+  } else {
+    std::this_thread::yield();  // the transport has to be polled: let a peer on this core run first
   }
   sleeping_.store(false, std::memory_order_seq_cst);
   std::uint64_t count = 0;
