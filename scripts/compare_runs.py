@@ -16,7 +16,7 @@ LARGEST_RATIO = 0.05      # bytes sent, compressed over dense
 ROWS = (
     ("test accuracy", lambda r: f"{r['test_accuracy']:.2f} %"),
     ("bytes per step and rank", lambda r: f"{r['sent_bytes_per_step']:,.0f}"),
-    ("of dense", lambda r: f"{100 * r['sent_bytes_per_step'] / r['dense_bytes_per_step']:.2f} %"),
+    ("of dense fp32", lambda r: f"{100 * r['sent_bytes_per_step'] / max(r['dense_bytes_per_step'], 1):.2f} %"),
     ("exposed communication", lambda r: f"{r['exposed_ms_per_step']:.2f} ms per step"),
     ("time", lambda r: f"{r['seconds']:.1f} s"),
     ("replicas identical", lambda r: "yes" if r["replicas_identical"] else "NO"),
@@ -26,6 +26,9 @@ ROWS = (
 def faults(dense, compressed):
     """What is not as it must be."""
     for run in (dense, compressed):
+        if run["ranks"] < 2 or run["sent_bytes_per_step"] <= 0:
+            yield f"{run['compressor']}: nothing was sent; the ranks did not form one job"
+            return
         if run["test_accuracy"] < LEAST_ACCURACY:
             yield f"{run['compressor']}: accuracy {run['test_accuracy']:.2f} % is below {LEAST_ACCURACY} %"
         if not run["replicas_identical"]:
@@ -41,8 +44,11 @@ def faults(dense, compressed):
 def main():
     runs = []
     for path in sys.argv[1:3]:
-        with open(path, encoding="utf-8") as file:
-            runs.append(json.load(file))
+        try:
+            with open(path, encoding="utf-8") as file:
+                runs.append(json.load(file))
+        except (OSError, ValueError) as error:
+            sys.exit(f"{path} is not one result of train_mnist --json: {error}")
     print(f"{'':26}" + "".join(f"{run['compressor']:>26}" for run in runs))
     for title, text in ROWS:
         print(f"{title:26}" + "".join(f"{text(run):>26}" for run in runs))

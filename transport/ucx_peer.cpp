@@ -10,7 +10,10 @@ namespace tersum::transport {
 namespace {
 
 /// How long close() waits, after its deadline, for UCX to let go of what was ended by force.
-constexpr std::chrono::milliseconds kForceGrace{2000};
+constexpr std::chrono::milliseconds kForceGrace{300};
+/// How long UCX may take to end what was under way with a peer that was given up. Over shared
+/// memory it sometimes never does (a queue that the dead peer would have to empty).
+constexpr std::chrono::milliseconds kStuckGrace{200};
 /// Bound of the work on what a dead process has left, should other peers never pause.
 constexpr int kLastRounds = 1000;
 /// close() sleeps this long at most before it looks again, should a wake-up get lost.
@@ -127,6 +130,36 @@ void UcxTransport::give_up(Peer& peer, const Status& cause, bool keep_complete_m
     self_sends_.clear();
   }
   if (peer.endpoint != nullptr) to_close_.push_back(&peer);
+  peer.given_up = Clock::now();
+  given_up_.push_back(&peer);
+}
+
+/// Ends the requests that UCX should have ended when it closed their endpoint, and has not. Their
+/// flights stay until UCX calls back; nobody reads or writes their buffers any more.
+bool UcxTransport::abandon_stuck() {
+  if (given_up_.empty()) return false;
+  const auto now = Clock::now();
+  const auto due = std::partition(given_up_.begin(), given_up_.end(), [&](const Peer* peer) {
+    return now - peer->given_up < kStuckGrace;
+  });
+  bool any = false;
+  for (auto it = due; it != given_up_.end(); ++it) {
+    for (Flight* flight : flights_) {
+      if (flight->peer != (*it)->rank || flight->request == nullptr) continue;
+      completions_.push(*flight->request, (*it)->cause, 0);
+      flight->request = nullptr;
+      any = true;
+    }
+  }
+  given_up_.erase(due, given_up_.end());
+  return any;
+}
+
+/// True while UCX works on something that can still end well.
+bool UcxTransport::busy() const {
+  return std::any_of(flights_.begin(), flights_.end(), [&](const Flight* flight) {
+    return flight->request != nullptr || peers_[static_cast<std::size_t>(flight->peer)]->alive;
+  });
 }
 
 bool UcxTransport::close_endpoints() {
@@ -164,7 +197,8 @@ void UcxTransport::on_flushed(void* request, ucs_status_t /*status*/, void* user
 template <class Done>
 void UcxTransport::wait(Clock::time_point until, Done done) {
   while (true) {
-    const bool any = progress_worker() | look_at_processes() | bury_broken() | close_endpoints();
+    const bool any = progress_worker() | look_at_processes() | bury_broken() | close_endpoints() |
+                     abandon_stuck();
     if (done()) return;
     const auto left = until - Clock::now();
     if (left <= Clock::duration::zero()) return;
@@ -190,7 +224,7 @@ void UcxTransport::close(std::chrono::milliseconds deadline) noexcept {
 
 void UcxTransport::shut_down(Clock::time_point until) {
   abort_waiting();
-  wait(until, [&] { return flights_.empty(); });
+  wait(until, [&] { return !busy(); });
   for (const auto& peer : peers_) {
     if (peer->alive && peer->endpoint != nullptr) {
       send(*peer, WireHeader::Kind::Goodbye, {}, {}, nullptr);
@@ -198,9 +232,8 @@ void UcxTransport::shut_down(Clock::time_point until) {
   }
   flush(until);
   wait(Clock::now() + kForceGrace, [&] {
-    return flights_.empty() && std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) {
-             return peer->closes_in_flight == 0;
-           });
+    return !busy() && std::all_of(peers_.begin(), peers_.end(),
+                                  [](const auto& peer) { return peer->closes_in_flight == 0; });
   });
   for (Flight* flight : flights_) {
     if (flight->request == nullptr) continue;
@@ -237,7 +270,7 @@ void UcxTransport::flush(Clock::time_point until) {
     if (!peer->alive || peer->endpoint == nullptr) continue;
     if (UCS_PTR_IS_PTR(ucp_ep_flush_nbx(peer->endpoint, &param))) ++flushes_in_flight_;
   }
-  wait(until, [&] { return flushes_in_flight_ == 0 && flights_.empty(); });
+  wait(until, [&] { return flushes_in_flight_ == 0 && !busy(); });
   for (const auto& peer : peers_) close_endpoint(*peer);
 }
 

@@ -269,6 +269,7 @@ bool UcxTransport::progress() {
   any |= bury_broken();
   any |= open_wanted();
   any |= close_endpoints();
+  any |= abandon_stuck();
   any |= completions_.deliver();
   return any;
 }

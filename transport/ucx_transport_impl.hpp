@@ -52,6 +52,7 @@ class UcxTransport final : public Transport {
     std::uint64_t next_receive = 0;
     std::map<std::uint64_t, UcxArrival*> early;  // by sequence: they overtook an earlier message
     std::size_t closes_in_flight = 0;
+    std::chrono::steady_clock::time_point given_up{};
   };
   /// A send or a receive that UCX is working on. Lives until UCX has called back.
   struct Flight : Operation {
@@ -100,6 +101,8 @@ class UcxTransport final : public Transport {
   bool bury_broken();
   bool look_at_processes();
   void give_up(Peer& peer, const Status& cause, bool keep_complete_messages);
+  bool abandon_stuck();
+  bool busy() const;
   bool close_endpoints();
   void close_endpoint(Peer& peer);
   static void on_error(void* arg, ucp_ep_h endpoint, ucs_status_t status);
@@ -129,6 +132,7 @@ class UcxTransport final : public Transport {
   std::vector<Peer*> broken_;           // news for progress()
   std::vector<Peer*> to_open_;          // their endpoints are wanted
   std::vector<Peer*> to_close_;         // their endpoints are to be closed by force
+  std::vector<Peer*> given_up_;         // for abandon_stuck()
   std::size_t flushes_in_flight_ = 0;
 };
 

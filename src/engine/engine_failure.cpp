@@ -10,8 +10,9 @@ namespace {
 constexpr auto kTick = std::chrono::milliseconds(20);  // resolution of deadlines
 constexpr auto kVerdictGrace =
     std::chrono::milliseconds(150);  // for rank 0 to name the first cause
-constexpr auto kDrainGrace =
-    std::chrono::seconds(1);  // for peers to let go of a failed operation's buffers
+// For peers to let go of a failed operation's buffers; a failed job has no time for that.
+constexpr auto kDrainGrace = std::chrono::seconds(5);
+constexpr auto kLastDrainGrace = std::chrono::milliseconds(100);
 constexpr auto kLeaveGrace = std::chrono::seconds(2);  // for data of a rank that has left to arrive
 
 }  // namespace
@@ -31,6 +32,7 @@ void Engine::fail_operation(Group& group, const transport::Key& key, const Statu
 }
 
 void Engine::forget(std::uint32_t group, std::uint64_t number) {
+  if (number & kPointToPoint) return;  // other pairs have messages of the same number
   transport_->drop(group, number);
   std::erase_if(early_, [&](const auto& entry) {
     return entry.first.communicator == group && entry.first.operation == number;
@@ -133,6 +135,7 @@ transport::Listener::Verdict Engine::on_arrival(int peer, const transport::Envel
   const int member = group == groups_.end() ? -1 : group->second->index_of(peer);
   if (group != groups_.end() && member < 0) return Verdict::Drop;
   if (auto it = active_.find(key); it != active_.end()) {
+    if (!it->second->cause_.is_ok()) return Verdict::Drop;  // its sender waits for us to let go
     if (theirs == it->second->signature_) return Verdict::Keep;
     auto operation = it->second;  // fail it after this callback, outside the transport
     boost::asio::post(*context_,
@@ -210,7 +213,9 @@ void Engine::tick() {
   for (auto& operation : operations) {
     Group& group = operation->group();
     if (!operation->cause_.is_ok()) {
-      if (now - operation->failed_at_ > kDrainGrace && !operation->awaits_verdict_)
+      const Clock::duration grace =
+          job_failure_.is_ok() ? Clock::duration(kDrainGrace) : kLastDrainGrace;
+      if (now - operation->failed_at_ > grace && !operation->awaits_verdict_)
         for (const TransferRequest* request : std::vector(operation->in_flight_))
           transport_->disconnect(group.world(request->peer), operation->cause_);
       continue;

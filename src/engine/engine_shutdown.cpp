@@ -9,7 +9,9 @@
 namespace tersum::runtime {
 namespace {
 
+// For what is still to be sent; after a failure nobody waits for it.
 constexpr auto kCloseDeadline = std::chrono::milliseconds(1000);
+constexpr auto kLastCloseDeadline = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -45,7 +47,7 @@ void Engine::finish_shutdown(std::vector<std::vector<std::byte>> blobs) noexcept
   if (stopped_) return;
   // Operations that failed just now still hold buffers: let the transport go first, then nothing is
   // in use.
-  transport_->close(kCloseDeadline);
+  transport_->close(job_failure_.is_ok() ? kCloseDeadline : kLastCloseDeadline);
   run_ready();
   const auto computing = [](const auto& entry) { return entry.second->computing_ > 0; };
   while (std::any_of(active_.begin(), active_.end(), computing)) {  // the pool will soon be done

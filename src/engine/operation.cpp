@@ -154,6 +154,7 @@ void Operation::fail(const Status& status) {
     if (!request->complete) engine_.transport().cancel(*request);
     if (request->waiter) engine_.resume_later(std::exchange(request->waiter, nullptr));
   }
+  engine_.forget(key_.communicator, key_.operation);  // peers wait for us to let go, as we for them
 }
 
 void Operation::body_ended(const Status& status) noexcept {
@@ -163,6 +164,7 @@ void Operation::body_ended(const Status& status) noexcept {
   } else if (cause_.is_ok()) {
     cause_ = status.at(name() + ", " + std::string(to_string(stage())));
     failed_at_ = Clock::now();
+    engine_.forget(key_.communicator, key_.operation);
     engine_.on_body_failed(*this);
   }
   finish_if_quiet();

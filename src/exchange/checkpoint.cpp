@@ -73,10 +73,20 @@ void ExchangeState::load(std::span<const std::byte> bytes) {
       at += length;
     }
   if (at != bytes.size()) refuse("the checkpoint is longer than it should be");
-  std::size_t next = 0;
+  std::vector<CompressorState*> states;
+  std::vector<std::vector<std::byte>> before;
   for (Track& track : tracks_)
     for (CompressorState* state : {track.state.get(), track.reducer_state.get()})
-      if (state != nullptr) state->load(parts[next++]);
+      if (state != nullptr) {
+        states.push_back(state);
+        before.push_back(state->save());
+      }
+  try {
+    for (std::size_t i = 0; i < states.size(); ++i) states[i]->load(parts[i]);
+  } catch (const Error&) {  // a state looked right from outside only: nothing of it may stay
+    for (std::size_t i = 0; i < states.size(); ++i) states[i]->load(before[i]);
+    throw;
+  }
   user_step_ = header.step;
   ++user_round_;
   session_->engine().submit(

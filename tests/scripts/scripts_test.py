@@ -49,7 +49,7 @@ class Comparing(unittest.TestCase):
     """A demonstration fails for each thing that it promises."""
 
     def setUp(self):
-        self.dense = {"compressor": "none", "test_accuracy": 98.0, "sent_bytes_per_step": 1000.0,
+        self.dense = {"compressor": "none", "ranks": 4, "test_accuracy": 98.0, "sent_bytes_per_step": 1000.0,
                       "dense_bytes_per_step": 1000.0, "exposed_ms_per_step": 1.0, "seconds": 10.0,
                       "replicas_identical": True}
         self.sparse = dict(self.dense, compressor="topk", test_accuracy=97.8, sent_bytes_per_step=30.0)
@@ -71,6 +71,11 @@ class Comparing(unittest.TestCase):
     def test_too_many_bytes_are_a_fault(self):
         self.sparse["sent_bytes_per_step"] = 51.0
         self.assertEqual(len(self.faults()), 1)
+
+    def test_ranks_that_did_not_meet_are_a_fault(self):
+        self.dense["sent_bytes_per_step"] = self.dense["dense_bytes_per_step"] = 0
+        self.assertEqual(len(self.faults()), 1)
+        self.assertIn("did not form one job", self.faults()[0])
 
     def test_different_replicas_are_a_fault(self):
         self.sparse["replicas_identical"] = False

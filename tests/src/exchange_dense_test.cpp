@@ -9,12 +9,18 @@
 namespace tersum::test {
 namespace {
 
-/// The mean or sum as the documentation defines it.
-Bytes mean_of(const Model& model, std::size_t g, int ranks, std::uint64_t step,
-              ReduceOp op = ReduceOp::Average) {
-  std::vector<Bytes> inputs;
-  for (int r = 0; r < ranks; ++r) inputs.push_back(gradients_of(model, r, step)[g]);
-  return reduced(model[g].dtype, op, inputs, model[g].count);
+/// results[rank][step] must hold the means or sums as the documentation defines them.
+void expect_means(const std::vector<std::vector<Tensors>>& results, const Model& model,
+                  ReduceOp op = ReduceOp::Average) {
+  const int ranks = static_cast<int>(results.size());
+  for (std::uint64_t step = 0; step < results[0].size(); ++step) {
+    const auto inputs = gradients_of_all(model, ranks, step);
+    for (std::size_t g = 0; g < model.size(); ++g) {
+      const Bytes expected = reduced(model[g].dtype, op, each_of(inputs, g), model[g].count);
+      for (const auto& replica : results)
+        EXPECT_TRUE(same_bytes(replica[step][g], expected)) << model[g].key << ", step " << step;
+    }
+  }
 }
 
 ExchangeOptions small_slices() {
@@ -44,12 +50,7 @@ TEST_P(DenseExchange, GivesTheExactMean) {
     ExchangeOptions options = small_slices();
     options.op = op;
     const auto results = train(world, model, options, 3);
-    for (std::uint64_t step = 0; step < 3; ++step)
-      for (std::size_t g = 0; g < model.size(); ++g) {
-        const Bytes expected = mean_of(model, g, ranks, step, op);
-        for (const auto& replica : results)
-          EXPECT_EQ(replica[step][g], expected) << model[g].key << ", step " << step;
-      }
+    expect_means(results, model, op);
   }
 }
 
@@ -62,10 +63,7 @@ TEST(DenseExchange, MixesDTypesInOneModel) {
                                  dtype, static_cast<int>(model.size())));
   World world = make_world(3);
   const auto results = train(world, model, small_slices(), 2, true);
-  for (std::uint64_t step = 0; step < 2; ++step)
-    for (std::size_t g = 0; g < model.size(); ++g)
-      for (const auto& replica : results)
-        EXPECT_EQ(replica[step][g], mean_of(model, g, 3, step)) << model[g].key;
+  expect_means(results, model);
 }
 
 TEST(DenseExchange, LargeGradientsOfDefaultSettings) {
@@ -73,8 +71,7 @@ TEST(DenseExchange, LargeGradientsOfDefaultSettings) {
               gradient("head", 300000, DType::BFloat16, 1)};
   World world = make_world(2);
   const auto results = train(world, model, {}, 1);
-  for (std::size_t g = 0; g < model.size(); ++g)
-    for (const auto& replica : results) EXPECT_EQ(replica[0][g], mean_of(model, g, 2, 0));
+  expect_means(results, model);
 }
 
 TEST(DenseExchange, WritesNothingOutsideTheGradients) {
@@ -90,9 +87,12 @@ TEST(DenseExchange, WritesNothingOutsideTheGradients) {
     }
     for (std::size_t g = model.size(); g-- > 0;) exchange.submit(g, memory[g].data());
     exchange.wait_all();
+    const auto inputs = gradients_of_all(model, 2, 0);
     for (std::size_t g = 0; g < model.size(); ++g) {
       EXPECT_TRUE(memory[g].intact()) << model[g].key;
-      EXPECT_TRUE(same_bytes(memory[g].view(), mean_of(model, g, 2, 0))) << model[g].key;
+      EXPECT_TRUE(same_bytes(memory[g].view(), reduced(DType::Float32, ReduceOp::Average,
+                                                       each_of(inputs, g), model[g].count)))
+          << model[g].key;
     }
   });
 }
@@ -109,18 +109,18 @@ TEST(DenseExchange, RunsOverTransportsThatDelayAndReorder) {
   ExchangeOptions options = small_slices();
   options.credit_bytes = 8192;
   const auto results = train(world, model, options, 4, true);
-  for (std::uint64_t step = 0; step < 4; ++step)
-    for (std::size_t g = 0; g < model.size(); ++g)
-      for (const auto& replica : results)
-        EXPECT_EQ(replica[step][g], mean_of(model, g, 3, step)) << model[g].key;
+  expect_means(results, model);
 }
 
 TEST(DenseExchange, AnIntegerGradientIsNeverCompressed) {
   const Model model{gradient("counts", 5000, DType::Int32), gradient("weights", 5000)};
   World world = make_world(2);
   const auto results = train(world, model, compressing("qint:bits=2"), 1);
-  EXPECT_EQ(results[0][0][0], mean_of(model, 0, 2, 0));
-  EXPECT_NE(results[0][0][1], mean_of(model, 1, 2, 0));
+  const auto inputs = gradients_of_all(model, 2, 0);
+  EXPECT_EQ(results[0][0][0],
+            reduced(DType::Int32, ReduceOp::Average, each_of(inputs, 0), model[0].count));
+  EXPECT_NE(results[0][0][1],
+            reduced(DType::Float32, ReduceOp::Average, each_of(inputs, 1), model[1].count));
 }
 
 TEST(DenseExchange, StatisticsCountBytesAndSteps) {

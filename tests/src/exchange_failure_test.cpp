@@ -27,7 +27,7 @@ std::vector<PlanDifference> plan_differences() {
       {"Compressor",
        [](Model&, ExchangeOptions& o) { o.compressor = "topk:ratio=0.5"; },
        {"topk:ratio=0.1", "topk:ratio=0.5"}},
-      {"SliceBytes", [](Model&, ExchangeOptions& o) { o.slice_bytes = 5000; }, {"slice"}},
+      {"Buckets", [](Model&, ExchangeOptions& o) { o.bucket_bytes = 1; }, {"bucket"}},
       {"Seed", [](Model&, ExchangeOptions& o) { o.seed = 43; }, {"seed 42", "seed 43"}},
       {"Operator", [](Model&, ExchangeOptions& o) { o.op = ReduceOp::Sum; }, {"average", "sum"}},
   };

@@ -59,6 +59,20 @@ inline Tensors gradients_of(const Model& model, int rank, std::uint64_t step) {
   return tensors;
 }
 
+/// Those of all ranks.
+inline std::vector<Tensors> gradients_of_all(const Model& model, int ranks, std::uint64_t step) {
+  std::vector<Tensors> all;
+  for (int rank = 0; rank < ranks; ++rank) all.push_back(gradients_of(model, rank, step));
+  return all;
+}
+
+/// Gradient `g` of each of them.
+inline std::vector<Bytes> each_of(const std::vector<Tensors>& all, std::size_t g) {
+  std::vector<Bytes> tensors;
+  for (const Tensors& one : all) tensors.push_back(one[g]);
+  return tensors;
+}
+
 inline std::vector<float> as_floats(DType dtype, const Bytes& tensor) {
   std::vector<float> values(tensor.size() / element_bytes(dtype));
   for (std::size_t i = 0; i < values.size(); ++i)

@@ -1,5 +1,6 @@
 // What every transport promises about messages. Runs over all of them.
 #include <algorithm>
+#include <atomic>
 #include <random>
 #include <thread>
 
@@ -85,7 +86,7 @@ TEST_P(Conformance, KeepsTheOrderOfMessagesWithEqualKeys) {
     // Small ones and large ones take different ways through a transport, and may overtake there.
     const std::size_t bytes = i % 3 == 0 ? random() % 300'001 : random() % 200;
     data.push_back(pattern(bytes, i));
-    into.emplace_back(300'000);
+    into.emplace_back(bytes + 1);
   }
   for (std::size_t i = 0; i < kMessages / 2; ++i) {
     job[1].post_receive(0, envelope(1).key, room(into[i]), receives[i]);
@@ -107,7 +108,8 @@ TEST_P(Conformance, KeepsTheOrderOfMessagesWithEqualKeys) {
     ASSERT_EQ(sends[i].calls, 1);
     ASSERT_TRUE(receives[i].status.is_ok()) << receives[i].status.to_string();
     ASSERT_EQ(receives[i].bytes, data[i].size()) << i;
-    ASSERT_TRUE(std::equal(data[i].begin(), data[i].end(), into[i].begin())) << i;
+    into[i].resize(data[i].size());
+    ASSERT_EQ(into[i], data[i]) << i;
   }
 }
 
@@ -397,7 +399,7 @@ void storm_rank(Transport& transport, int rank, int ranks, ::testing::AssertionR
                              room(into[posted]), receives[posted]);
       ++posted;
     }
-    transport.progress();
+    if (!transport.progress()) std::this_thread::yield();
     if (std::chrono::steady_clock::now() > hang) {
       result = ::testing::AssertionFailure() << "rank " << rank << " does not end";
       return;
@@ -427,7 +429,9 @@ TEST_P(Conformance, WithstandsAStormOfEightRanksInThreads) {
       storm_rank(*transports[i], r, kRanks, results[i]);
       ++finished;
       // Others may still need this rank to move.
-      while (finished < kRanks) transports[i]->progress();
+      while (finished < kRanks) {
+        if (!transports[i]->progress()) std::this_thread::yield();
+      }
       transports[i]->close(std::chrono::seconds(5));
     });
   }

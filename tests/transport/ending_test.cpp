@@ -61,16 +61,15 @@ TEST_P(Ending, ASleepingSenderIsWoken) {
 }
 
 TEST_P(Ending, DoesNotSleepOnItsOwnCompletions) {
+  TestRequest receive, send;  // outlive the job, which ends what is pending
   Job job(GetParam(), 2);
   job.settle();
-  TestRequest receive;
   job[0].post_receive(1, envelope(1).key, {}, receive);
   job.fall_asleep(0);
   job[0].cancel(receive);
   EXPECT_FALSE(job[0].arm()) << "a completion waits to be delivered";
   job[0].progress();
   EXPECT_TRUE(receive.done());
-  TestRequest send;
   job[0].post_send(0, envelope(1), {}, send);
   EXPECT_FALSE(job[0].arm()) << "an arrival waits to be shown";
   job[0].progress();

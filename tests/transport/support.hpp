@@ -18,7 +18,7 @@ namespace tersum::transport::testing {
 
 /// How long a test waits for what must happen before it calls it a hang. Never reached by code that
 /// works.
-inline constexpr std::chrono::seconds kHang{60};
+inline constexpr std::chrono::seconds kHang{120};
 
 /// Remembers how it ended.
 struct TestRequest : Request {
