@@ -51,7 +51,7 @@ for preset in "${presets[@]}"; do
 
   select=() wrapper=()
   case $preset in
-    asan-ubsan | tsan) select=(-LE slow -E '^architecture\.') ;;
+    asan-ubsan | tsan) select=(-LE slow -E '^(architecture|install|scripts)\.') ;;
   esac
   # Thread sanitizer of older compilers cannot live with much randomised addresses.
   if [ "$preset" = tsan ] && setarch -R true 2> /dev/null; then wrapper=(setarch -R); fi

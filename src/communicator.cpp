@@ -1,5 +1,6 @@
 #include "tersum/communicator.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -82,10 +83,11 @@ std::shared_ptr<Operation> make_operation(CommunicatorState& state, const Signat
     throw Error(Code::Unsupported,
                 "streams belong to device memory, which this build has no support for");
   if (options.timeout.count() < 0) refuse(signature.kind, "the timeout is negative");
+  constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
   const auto timeout =
       options.timeout.count() > 0 ? options.timeout : state.session->config().timeout;
   return std::make_shared<Operation>(state.session->engine(), state.group, signature,
-                                     std::move(work), timeout, std::move(body));
+                                     std::move(work), std::min(timeout, kForever), std::move(body));
 }
 
 Work start(CommunicatorState& state, const Signature& signature, const CallOptions& options,

@@ -130,7 +130,7 @@ class LoopbackTransport final : public Transport {
   void drop(std::uint32_t communicator, std::uint64_t operation) override;
   bool progress() override;
   int descriptor() const override { return own().descriptor; }
-  bool arm() override { return completions_.empty() && (own().killed || own().arm()); }
+  bool arm() override { return completions_.empty() && own().arm(); }
   void disconnect(int peer, const Status& cause) override;
   void close(std::chrono::milliseconds deadline) noexcept override;
 
@@ -313,7 +313,6 @@ void LoopbackTransport::drop(std::uint32_t communicator, std::uint64_t operation
 }
 
 bool LoopbackTransport::progress() {
-  if (own().killed) return completions_.deliver();
   const bool any = read_mail();
   return completions_.deliver() || any;
 }
@@ -321,7 +320,10 @@ bool LoopbackTransport::progress() {
 bool LoopbackTransport::read_mail() {
   own().take_all(mail_);
   if (mail_.empty()) return false;
-  for (const Mail& mail : mail_) handle(mail);
+  // A killed rank takes no part any more, but gets its buffers back from those who were reading
+  // them.
+  for (const Mail& mail : mail_)
+    if (!own().killed || mail.kind == Mail::Kind::Done) handle(mail);
   mail_.clear();
   return true;
 }

@@ -170,7 +170,7 @@ void Engine::start(std::shared_ptr<Operation> operation, std::uint64_t number,
   if (!failure.is_ok()) {
     operation->cause_ = failure.at(operation->name());
     operation->body_ended_ = true;
-    forget(operation->key_.communicator, operation->key_.operation);
+    forget(operation->key_);
     retire(*operation);
     return;
   }
@@ -198,8 +198,7 @@ void Engine::activate(std::shared_ptr<Operation> operation) {
 void Engine::retire(Operation& operation) noexcept {
   auto self = operation.shared_from_this();
   const bool was_active = active_.erase(operation.key_) > 0;
-  if (was_active && !operation.cause_.is_ok())
-    forget(operation.key_.communicator, operation.key_.operation);
+  if (was_active && !operation.cause_.is_ok()) forget(operation.key_);
   operation.scratch_.release();
   record_trace(operation);
   if (operation.on_end) operation.on_end(operation.cause_);

@@ -109,6 +109,7 @@ class Engine final : private transport::Listener, private transport::ControlList
   void schedule_tick();
   void tick();
 
+  void forget(const transport::Key& key);
   void activate(std::shared_ptr<Operation> operation);
   void on_body_failed(Operation& operation);
   void retire(Operation& operation) noexcept;

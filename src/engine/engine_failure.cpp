@@ -11,7 +11,7 @@ constexpr auto kTick = std::chrono::milliseconds(20);  // resolution of deadline
 constexpr auto kVerdictGrace =
     std::chrono::milliseconds(150);  // for rank 0 to name the first cause
 // For peers to let go of a failed operation's buffers; a failed job has no time for that.
-constexpr auto kDrainGrace = std::chrono::seconds(5);
+constexpr auto kDrainGrace = std::chrono::seconds(1);
 constexpr auto kLastDrainGrace = std::chrono::milliseconds(100);
 constexpr auto kLeaveGrace = std::chrono::seconds(2);  // for data of a rank that has left to arrive
 
@@ -37,6 +37,19 @@ void Engine::forget(std::uint32_t group, std::uint64_t number) {
   std::erase_if(early_, [&](const auto& entry) {
     return entry.first.communicator == group && entry.first.operation == number;
   });
+  std::erase_if(notices_in_, [&](const auto& reader) {  // these have been dropped as well
+    const auto& key = reader->envelope.key;
+    return !reader->posted && key.communicator == group && key.operation == number;
+  });
+}
+
+/// The messages of one operation. Sends and receives of all pairs share their numbers, so what has
+/// arrived for one of them cannot be released by number; it is one message at most.
+void Engine::forget(const transport::Key& key) {
+  if (key.operation & kPointToPoint)
+    early_.erase(key);
+  else
+    forget(key.communicator, key.operation);
 }
 
 void Engine::fail_group(Group& group, const Status& status, bool tell_others) {

@@ -1,6 +1,7 @@
 // Exchanges that cannot be: ranks whose plans differ, peers that die, steps that fail.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <vector>
@@ -69,12 +70,16 @@ TEST(ExchangeFailure, APeerThatDiesEndsTheStepOnAllSurvivors) {
   for (const std::string spec : {"none", "topk:ratio=0.1+ef", "qint:bits=4+ef", "fp16"})
     for (int victim : {0, 2}) {
       auto hub = std::make_shared<transport::LoopbackHub>(3);
+      std::vector<Tensors> memory(3);  // outlives the engines: the victim's own still runs
       World world = make_mortal_world(hub);
+      std::atomic<int> finished{0};  // ranks whose first step is over
       each_rank(3, [&](int rank) {
         const auto r = static_cast<std::size_t>(rank);
         GradientExchange exchange(world[r], model, compressing(spec));
-        Tensors tensors = gradients_of(model, rank, 0);
+        Tensors& tensors = memory[r];
+        tensors = gradients_of(model, rank, 0);
         run_step(exchange, backward_order(model), tensors);
+        ++finished;
         tensors = gradients_of(model, rank, 1);
         const Tensors before = tensors;
         std::vector<Work> works;
@@ -83,6 +88,7 @@ TEST(ExchangeFailure, APeerThatDiesEndsTheStepOnAllSurvivors) {
           works.push_back(exchange.submit(g, tensors[g].data()));
         }
         if (rank == victim) {
+          while (finished < 3) std::this_thread::yield();
           hub->kill(victim);
           return;
         }

@@ -74,6 +74,15 @@ TEST(Timeout, OfOneCallBeatsTheSetting) {
   EXPECT_NE(status.message().find("100 ms"), std::string::npos) << status.message();
 }
 
+TEST(Timeout, MayBeForever) {
+  World world = make_world(2);
+  each_rank(2, [&](int rank) {
+    CallOptions options;
+    options.timeout = milliseconds::max();
+    EXPECT_TRUE(succeeds(world[static_cast<std::size_t>(rank)].barrier(options)));
+  });
+}
+
 TEST(Timeout, ComesToReceivesWithoutASender) {
   World world = make_world(2, with_timeout(milliseconds(200)));
   float value = 3;

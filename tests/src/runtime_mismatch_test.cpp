@@ -231,6 +231,21 @@ TEST(MismatchOfCalls, OfSendAndReceiveFailsBothEnds) {
   }
 }
 
+TEST(MismatchOfCalls, OfOnePairSparesTheMessagesOfOthers) {
+  World world = make_world(3);
+  std::vector<float> out(4, 5), in(4, -1);
+  // Rank 2's first message to rank 1 has the same number as rank 0's, and waits there.
+  const Work early = world[2].send(out.data(), 4, DType::Float32, 1);
+  expect_usable(world);
+  const Work sending = world[0].send(out.data(), 2, DType::Float32, 1);
+  const Work receiving = world[1].receive(in.data(), 3, DType::Float32, 0);
+  EXPECT_EQ(outcome(sending).code(), Code::Mismatch);
+  EXPECT_EQ(outcome(receiving).code(), Code::Mismatch);
+  EXPECT_TRUE(succeeds(world[1].receive(in.data(), 4, DType::Float32, 2)));
+  EXPECT_TRUE(succeeds(early));
+  EXPECT_EQ(in, out);
+}
+
 TEST(MismatchOfCalls, IsFoundHoweverLateARankCalls) {
   World world = make_world(4);
   Memory memory[4];
