@@ -25,9 +25,9 @@ void pack_signs(const float* x, std::uint8_t* out, std::size_t count) {
       const auto bits = hn::BitCast(di, hn::LoadU(d, x + i + j));
       std::uint8_t mask[8] = {};
       hn::StoreMaskBits(di, hn::Lt(bits, hn::Zero(di)), mask);
-      std::uint16_t part;
+      std::uint32_t part;  // 16 bits would do, but g++ 12 can lose their zero extension at -O1
       std::memcpy(&part, mask, sizeof part);
-      word |= static_cast<std::uint32_t>(part) << j;
+      word |= part << j;
     }
     std::memcpy(out + i / 8, &word, sizeof word);
   }

@@ -11,7 +11,10 @@
 namespace tersum::runtime {
 namespace {
 
-constexpr int kPollInterval = 16;  // turns between looks at timers and control sockets
+// Timers and control sockets are looked at after so many turns or so much time, whichever comes
+// first: one turn may hold large copies.
+constexpr int kPollTurns = 16;
+constexpr auto kPollInterval = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -56,21 +59,23 @@ void Engine::submit(std::unique_ptr<Command> command) noexcept {
 
 void Engine::loop() {
   if (control_) control_->start(*this);
-  auto idle_since = Clock::now();
+  auto idle_since = Clock::now(), polled = idle_since;
   int turns = 0;
   while (!stopped_) {
     bool busy = turn();
-    if (++turns % kPollInterval == 0 || !busy) {
+    auto now = Clock::now();
+    if (++turns == kPollTurns || !busy || now - polled >= kPollInterval) {
       context_->restart();
       busy |= context_->poll() > 0;
+      now = polled = Clock::now();
+      turns = 0;
     }
-    if (busy) {
-      idle_since = Clock::now();
-      continue;
+    if (!busy && now - idle_since >= options_.spin) {
+      sleep();
+      now = Clock::now();
+      busy = true;
     }
-    if (options_.spin.count() > 0 && Clock::now() - idle_since < options_.spin) continue;
-    sleep();
-    idle_since = Clock::now();
+    if (busy) idle_since = now;
   }
   retired_.clear();
 }
