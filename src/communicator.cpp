@@ -168,8 +168,7 @@ Work Communicator::all_reduce(const void* input, void* output, std::size_t count
   check.memory("input", input, count, dtype);
   check.memory("output", output, count, dtype);
   const auto call = reduction_of(input, output, count, dtype, op, options);
-  const auto algorithm = runtime::choose_all_reduce(runtime::parse_algorithm(config().algorithm),
-                                                    call, state.group->size());
+  const auto algorithm = runtime::parse_algorithm(config().algorithm);
   const auto signature =
       signature_of(CallKind::AllReduce, dtype, count, op, -1, scale_digest(options));
   return start(state, signature, options, [call, algorithm](Operation& operation) {

@@ -61,7 +61,7 @@ const std::vector<SettingRow>& table() {
       {"TERSUM_SHUTDOWN_TIMEOUT_MS", Kind::Milliseconds, &Config::shutdown_timeout, false, 1, kDay,
        {}, "Longest time to say good-bye to the other ranks"},
       {"TERSUM_ALGORITHM", Kind::Choice, &Config::algorithm, true, 0, 0,
-       {"auto", "direct", "ring", "halving", "doubling"},
+       {"auto", "direct", "oneshot", "twoshot", "ring", "halving", "doubling"},
        "All-reduce algorithm; auto: by bytes and ranks"},
 
       {"TERSUM_COMPRESSOR", Kind::Spec, &Config::compressor, true, 1, kTextLength, {},

@@ -72,8 +72,9 @@ void add_options(CLI::App& app, Options& options, Words& words) {
       ->excludes("--in-place");
   app.add_option("-r,--root", options.root, "of broadcast and reduce")->capture_default_str();
   app.add_option("--algorithm", options.algorithm,
-                 "of all-reduce: auto, direct, ring, halving or doubling")
-      ->check(CLI::IsMember({"auto", "direct", "ring", "halving", "doubling"}));
+                 "of all-reduce: auto, direct, oneshot, twoshot, ring, halving or doubling")
+      ->check(
+          CLI::IsMember({"auto", "direct", "oneshot", "twoshot", "ring", "halving", "doubling"}));
   app.add_option("--transport", options.transport, "auto, tcp or shm")
       ->check(CLI::IsMember({"auto", "tcp", "shm"}));
   app.add_option("--compressor", options.compressor,

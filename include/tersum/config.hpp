@@ -39,8 +39,8 @@ struct Config {
   std::chrono::milliseconds heartbeat_timeout{
       5'000};  ///< TERSUM_HEARTBEAT_TIMEOUT_MS: silence that means hung
   std::chrono::milliseconds shutdown_timeout{10'000};  ///< TERSUM_SHUTDOWN_TIMEOUT_MS
-  std::string algorithm =
-      "auto";  ///< TERSUM_ALGORITHM: auto | direct | ring | halving | doubling (all-reduce)
+  std::string algorithm = "auto";  ///< TERSUM_ALGORITHM of all-reduce: auto | direct | oneshot |
+                                   ///< twoshot | ring | halving | doubling
 
   // Gradient exchange. These must agree on all ranks; a difference fails the join with both views.
   std::string compressor = "none";  ///< TERSUM_COMPRESSOR: spec for all gradients

@@ -19,7 +19,8 @@ constexpr std::size_t kOneShotPairBytes =
 constexpr std::size_t kPieceBytes =
     4u << 20;  // large shares travel in pieces, so that sums overlap with transfers
 
-Task<> one_shot(Operation& op, Reduction call, const Arithmetic& arithmetic) {
+Task<> one_shot(Operation& op, Reduction call) {
+  const Arithmetic arithmetic(call.dtype, call.op);
   const int ranks = op.size(), rank = op.rank();
   const std::size_t bytes = call.count * element_bytes(call.dtype);
   auto inbox = op.scratch(bytes * static_cast<std::size_t>(ranks));
@@ -65,7 +66,8 @@ void reduce_piece(const Arithmetic& arithmetic, const Reduction& call, int rank,
 
 /// Scatter-reduce and all-gather between all pairs, in pieces: while a piece is summed, later ones
 /// travel.
-Task<> two_shot(Operation& op, Reduction call, const Arithmetic& arithmetic) {
+Task<> two_shot(Operation& op, Reduction call) {
+  const Arithmetic arithmetic(call.dtype, call.op);
   const int ranks = op.size(), rank = op.rank();
   const std::size_t element = element_bytes(call.dtype);
   const Partition shares{call.count, ranks};
@@ -131,39 +133,34 @@ Task<> two_shot(Operation& op, Reduction call, const Arithmetic& arithmetic) {
   co_await copy;
 }
 
+Algorithm choose(Algorithm wanted, const Reduction& call, int ranks) {
+  const Arithmetic arithmetic(call.dtype, call.op);
+  const std::size_t bytes = call.count * element_bytes(call.dtype);
+  const Algorithm direct = bytes <= (ranks == 2 ? kOneShotPairBytes : kOneShotBytes)
+                               ? Algorithm::OneShot
+                               : Algorithm::TwoShot;
+  if (wanted == Algorithm::OneShot || wanted == Algorithm::TwoShot) return wanted;
+  if (wanted == Algorithm::Direct || !arithmetic.accumulates_in_place()) return direct;
+  if (wanted != Algorithm::Auto) return wanted;
+  if (ranks <= kDirectRanks) return direct;
+  if (bytes <= kDoublingBytes) return Algorithm::Doubling;
+  return std::has_single_bit(static_cast<unsigned>(ranks)) ? Algorithm::Halving : Algorithm::Ring;
+}
+
 }  // namespace
 
 Algorithm parse_algorithm(std::string_view name) {
   if (name == "auto") return Algorithm::Auto;
   if (name == "direct") return Algorithm::Direct;
+  if (name == "oneshot") return Algorithm::OneShot;
+  if (name == "twoshot") return Algorithm::TwoShot;
   if (name == "ring") return Algorithm::Ring;
   if (name == "halving") return Algorithm::Halving;
   if (name == "doubling") return Algorithm::Doubling;
   throw Error(Code::InvalidArgument,
               "unknown all-reduce algorithm '" + std::string(name) +
-                  "': use auto, direct, ring, halving or doubling (TERSUM_ALGORITHM)");
-}
-
-Algorithm choose_all_reduce(Algorithm wanted, const Reduction& call, int ranks) {
-  const Arithmetic arithmetic(call.dtype, call.op);
-  if (!arithmetic.accumulates_in_place()) return Algorithm::Direct;
-  if (wanted != Algorithm::Auto) return wanted;
-  if (ranks <= kDirectRanks) return Algorithm::Direct;
-  const std::size_t bytes = call.count * element_bytes(call.dtype);
-  if (bytes <= kDoublingBytes) return Algorithm::Doubling;
-  return std::has_single_bit(static_cast<unsigned>(ranks)) ? Algorithm::Halving : Algorithm::Ring;
-}
-
-Task<> direct_all_reduce(Operation& op, Reduction call) {
-  const Arithmetic arithmetic(call.dtype, call.op);
-  const std::size_t bytes = call.count * element_bytes(call.dtype);
-  if (bytes <= (op.size() == 2 ? kOneShotPairBytes : kOneShotBytes)) {
-    Task<> task = one_shot(op, call, arithmetic);
-    co_await task;
-  } else {
-    Task<> task = two_shot(op, call, arithmetic);
-    co_await task;
-  }
+                  "': use auto, direct, oneshot, twoshot, ring, halving or doubling "
+                  "(TERSUM_ALGORITHM)");
 }
 
 Task<> all_reduce(Operation& op, Reduction call, Algorithm algorithm) {
@@ -174,10 +171,12 @@ Task<> all_reduce(Operation& op, Reduction call, Algorithm algorithm) {
     arithmetic.store(sums.data(), call.output, call.count, 1, call.post_scale);
     co_return;
   }
+  algorithm = choose(algorithm, call, op.size());
   Task<> task = algorithm == Algorithm::Ring       ? ring_all_reduce(op, call)
                 : algorithm == Algorithm::Halving  ? halving_all_reduce(op, call)
                 : algorithm == Algorithm::Doubling ? doubling_all_reduce(op, call)
-                                                   : direct_all_reduce(op, call);
+                : algorithm == Algorithm::OneShot  ? one_shot(op, call)
+                                                   : two_shot(op, call);
   co_await task;
 }
 

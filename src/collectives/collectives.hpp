@@ -29,8 +29,9 @@ struct Reduction {
 
 enum class Algorithm {
   Auto,
-  Direct,    ///< all pairs: everything to everyone when small, else scatter-reduce and all-gather;
-             ///< sums in rank order
+  Direct,    ///< between all pairs, one-shot or two-shot by size: sums in rank order
+  OneShot,   ///< everything to everyone, who sums it all
+  TwoShot,   ///< scatter-reduce, then all-gather, in pieces
   Ring,      ///< 2(n-1) steps between neighbours
   Halving,   ///< recursive halving, then doubling (Rabenseifner)
   Doubling,  ///< recursive doubling of whole vectors
@@ -38,12 +39,9 @@ enum class Algorithm {
 /// Error InvalidArgument for unknown names.
 Algorithm parse_algorithm(std::string_view name);
 
-/// The choice for `bytes` on `ranks` ranks. Partial results that would lose precision on the wire
-/// (16-bit floats, averages of integers) always go direct.
-Algorithm choose_all_reduce(Algorithm wanted, const Reduction& call, int ranks);
-
+/// `algorithm` is a wish: partial results that would lose precision on the wire (16-bit floats,
+/// averages of integers) always go direct.
 Task<> all_reduce(Operation& op, Reduction call, Algorithm algorithm);
-Task<> direct_all_reduce(Operation& op, Reduction call);
 Task<> ring_all_reduce(Operation& op, Reduction call);
 Task<> halving_all_reduce(Operation& op, Reduction call);
 Task<> doubling_all_reduce(Operation& op, Reduction call);

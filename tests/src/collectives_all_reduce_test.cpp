@@ -14,7 +14,8 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-const char* const kAlgorithms[] = {"auto", "direct", "ring", "halving", "doubling"};
+const char* const kAlgorithms[] = {"auto", "direct",  "oneshot", "twoshot",
+                                   "ring", "halving", "doubling"};
 
 /// One call, the same on all ranks.
 struct Case {

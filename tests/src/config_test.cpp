@@ -111,7 +111,7 @@ TEST(Config, NamesVariableValueAndRangeOfABadNumber) {
 TEST(Config, NamesChoicesAndTheNearestOne) {
   EXPECT_EQ(error_of({{"TERSUM_ALGORITHM", "rign"}}),
             "TERSUM_ALGORITHM: \"rign\" is not allowed (did you mean ring?); allowed: choice, "
-            "auto, direct, ring, halving, doubling");
+            "auto, direct, oneshot, twoshot, ring, halving, doubling");
 }
 
 TEST(Config, RefusesCompressorSpecsRulesAndEndpointsThatCannotBe) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <latch>
 #include <string>
 #include <vector>
 
@@ -180,6 +181,7 @@ TEST(ExchangeFailure, ARankThatNeverSubmitsIsNamedByATimeout) {
   Config config = quiet();
   config.timeout = std::chrono::milliseconds(300);
   World world = make_world(3, config);
+  std::latch others(2);
   each_rank(3, [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
     GradientExchange exchange(world[r], model);
@@ -190,9 +192,9 @@ TEST(ExchangeFailure, ARankThatNeverSubmitsIsNamedByATimeout) {
       EXPECT_EQ(status.code(), Code::Timeout) << status.to_string();
       EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.message();
       EXPECT_EQ(tensors, before);
+      others.count_down();
     } else {
-      EXPECT_EQ(outcome(world[r].receive(tensors[0].data(), 1, DType::Float32, 0)).code(),
-                Code::Timeout);
+      others.wait();  // there, but silent
     }
   });
 }

@@ -169,7 +169,7 @@ TEST(Abort, OfOneGroupLeavesOthersAlone) {
 }
 
 TEST(Abort, AtAnyMomentLeavesMemoryEitherWholeOrUntouched) {
-  for (const char* algorithm : {"direct", "ring", "halving", "doubling"}) {
+  for (const char* algorithm : {"oneshot", "twoshot", "ring", "halving", "doubling"}) {
     Config config = quiet();
     config.algorithm = algorithm;
     for (unsigned turn = 0; turn < 20; ++turn) {

@@ -189,7 +189,7 @@ TEST_P(MismatchOn, PairCountsOfAllToAllVFailEverybody) {
 }
 
 TEST_P(MismatchOn, OfAllAlgorithmsOfAllReduce) {
-  for (const char* algorithm : {"direct", "ring", "halving", "doubling"}) {
+  for (const char* algorithm : {"oneshot", "twoshot", "ring", "halving", "doubling"}) {
     Config config = quiet();
     config.algorithm = algorithm;
     World world = make_world(GetParam(), config);
