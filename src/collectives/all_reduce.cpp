@@ -8,14 +8,11 @@
 namespace tersum::runtime {
 namespace {
 
-// Chosen from `tersum-perf all_reduce --algorithm ...` on shared memory and on TCP
-// (bench/results/).
+// From bench/all_reduce_algorithms.sh; see bench/results/all_reduce_algorithms-*.txt.
 constexpr std::size_t kDoublingBytes = 4 * 1024;  // up to here latency is everything
 constexpr int kDirectRanks = 8;                   // beyond, n-1 messages at once crowd the receiver
-constexpr std::size_t kOneShotBytes =
-    32 * 1024;  // whole vectors to everyone: one hop instead of two
-constexpr std::size_t kOneShotPairBytes =
-    256 * 1024;  // the same for two ranks, where the bytes are the same
+constexpr std::size_t kOneShotBytes = 64 * 1024;  // whole vectors to everyone: one hop, not two
+constexpr std::size_t kOneShotPairBytes = 1024 * 1024;  // the same where the bytes are the same
 constexpr std::size_t kPieceBytes =
     4u << 20;  // large shares travel in pieces, so that sums overlap with transfers
 
