@@ -99,8 +99,8 @@ std::string choose_interface() {
 /// Our words for sets of transports, in UCX's.
 std::string transport_list(const std::string& name) {
   if (name == "tcp") return "tcp,cuda";
-  if (name == "shm") return "posix,sysv,cma,cuda";
-  if (name == "auto") return "posix,sysv,cma,tcp,cuda";
+  if (name == "shm") return "posix,cma,cuda";
+  if (name == "auto") return "posix,cma,tcp,cuda";
   return name;
 }
 
@@ -215,7 +215,10 @@ void UcxContext::open_worker() {
   ucs_status_t status = ucp_worker_create(context_, &params, &worker_);
   if (status == UCS_OK) status = ucp_worker_get_efd(worker_, &descriptor_);
   if (status != UCS_OK) {
-    throw Error(Code::System, "UCX cannot make a worker: " + describe(status));
+    std::string remedy;
+    if (status == UCS_ERR_NO_RESOURCE)
+      remedy = "; is /dev/shm full? Give it room (docker run --shm-size), or TERSUM_TRANSPORT=tcp";
+    throw Error(Code::System, "UCX cannot make a worker: " + describe(status) + remedy);
   }
 }
 

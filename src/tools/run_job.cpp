@@ -14,12 +14,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <system_error>
 
 #include "src/tools/run_child.hpp"
 #include "src/tools/run_output.hpp"
+#include "src/tools/run_shared_memory.hpp"
 
 namespace tersum::tools {
 namespace {
@@ -130,6 +132,7 @@ class Job {
 
   const JobOptions& options_;
   ReservedPort port_;
+  SharedMemoryFolder shared_memory_;
   OutputSink output_{STDOUT_FILENO};
   OutputSink error_{STDERR_FILENO};
   int signals_ = -1;
@@ -209,6 +212,9 @@ void Job::start(int rank, const std::string& job, const std::string& secret) {
                             {"TERSUM_ROOT", "127.0.0.1:" + std::to_string(port_.port())},
                             {"TERSUM_SECRET", secret},
                             {"TERSUM_JOB", job}});
+  if (!shared_memory_.path().empty() && !std::getenv("UCX_POSIX_DIR")) {
+    child.environment.insert(child.environment.begin(), {"UCX_POSIX_DIR", shared_memory_.path()});
+  }
   // Ranks run in the background of a terminal, where reading from it would stop them.
   child.inherit_stdin = rank == 0 && ::isatty(STDIN_FILENO) != 1;
   child.inherit_output = direct_;

@@ -13,7 +13,7 @@ struct JobOptions {
   std::vector<std::string> command;
   std::vector<std::pair<std::string, std::string>> environment;  ///< for all ranks
   bool prefix = true;
-  std::chrono::milliseconds grace{2000};  ///< from the first failure until the others are ended
+  std::chrono::milliseconds grace{800};  ///< from the first failure until the others are ended
 };
 
 /// Runs the job and returns the exit code of tersum-run: 0, or the code of the first rank that

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@ using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
 constexpr auto kPatience = 60s;  // never reached by a launcher that works
@@ -238,6 +240,34 @@ TEST(TersumRun, ExitsWith128AndTheSignalOfARankThatWasKilled) {
   Process run(sh(2, "[ $TERSUM_RANK = 1 ] && kill -9 $$; sleep 1000", {"--timeout-kill", "50"}));
   EXPECT_EQ(run.finish(), 128 + SIGKILL);
   EXPECT_THAT(run.err(), HasSubstr("rank 1 was killed by signal 9"));
+}
+
+TEST(TersumRun, SharedMemoryOfKilledRanksGoesWithTheJob) {
+  if (access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "no /dev/shm";
+  Process run(sh(2,
+                 "echo segment > $UCX_POSIX_DIR/$TERSUM_RANK; echo folder=$UCX_POSIX_DIR; "
+                 "[ $TERSUM_RANK = 1 ] && kill -9 $$; sleep 1000",
+                 {"--timeout-kill", "50"}));
+  EXPECT_EQ(run.finish(), 128 + SIGKILL);
+  const std::size_t at = run.out().find("folder=") + 7;
+  const std::string folder = run.out().substr(at, run.out().find('\n', at) - at);
+  EXPECT_THAT(folder, StartsWith("/dev/shm/tersum-run-"));
+  EXPECT_NE(access(folder.c_str(), F_OK), 0);
+}
+
+TEST(TersumRun, SharedMemoryOfAJobWhoseLauncherWasKilledGoesWithTheNext) {
+  if (access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "no /dev/shm";
+  const pid_t gone = fork();
+  if (gone == 0) _exit(0);
+  waitpid(gone, nullptr, 0);
+  const std::string stale = "/dev/shm/tersum-run-" + std::to_string(gone);
+  const std::string alive = "/dev/shm/tersum-run-" + std::to_string(getpid());
+  for (const std::string& folder : {stale, alive}) ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
+  Process run(sh(1, "true"));
+  EXPECT_EQ(run.finish(), 0);
+  EXPECT_NE(access(stale.c_str(), F_OK), 0);
+  EXPECT_EQ(access(alive.c_str(), F_OK), 0);
+  rmdir(alive.c_str());
 }
 
 TEST(TersumRun, LetsTheOthersFinishWithinTheGracePeriod) {
