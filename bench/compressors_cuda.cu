@@ -72,12 +72,12 @@ double time_of(StreamView stream, int repeat, int in_graph, const std::function<
   const Event end(Event::Timing::On);
   std::vector<double> times;
   if (in_graph <= 1) {
-    for (int i = 0; i < repeat + 3; ++i) {
+    for (int i = 0; i < repeat + 8; ++i) {
       start.record(stream);
       work(i);
       end.record(stream);
       end.synchronize();
-      if (i >= 3) times.push_back(end.milliseconds_since(start) * 1e3);
+      if (i >= 8) times.push_back(end.milliseconds_since(start) * 1e3);
     }
     return median(times);
   }

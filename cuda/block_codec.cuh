@@ -64,12 +64,14 @@ static __global__ __launch_bounds__(kBlockThreads) void check_blocks(const std::
   }
 }
 
-/// Element `lane_bits` (the low bits of it) of a block with `scale`.
+/// The element that the low bits of `code` stand for, in a block with `scale`.
 template <bool kSign>
 __device__ inline float decode_code(std::uint32_t code, int bits, float inverse, float scale) {
   if constexpr (kSign) return float_of(bits_of(scale) ^ code << 31);
-  const int level = static_cast<std::int32_t>(code << (32 - bits)) >> (32 - bits);
-  return keep_nan(__fmul_rn(__fmul_rn(static_cast<float>(level), inverse), scale), scale);
+  const std::uint32_t half = 1u << (bits - 1);
+  const std::uint32_t level = ((code & (2 * half - 1)) ^ half) - half;
+  const float value = __fsub_rn(float_of(kIntegerOffsetBits + level), kIntegerOffset);
+  return keep_nan(__fmul_rn(__fmul_rn(value, inverse), scale), scale);
 }
 
 /// The codes of the 4 elements from `i` on: 4 * bits bits.

@@ -86,33 +86,37 @@ struct Feed {
   std::size_t count;
 };
 
-template <Source kSource>
+/// Whether it matters which NaN is sent.
+enum class Nan { Any, Kept };
+
+template <Source kSource, Nan kNan>
 __device__ inline float sum_of(float gradient, float residual, float velocity, float momentum,
                                float& velocity_next) {
   if constexpr (kSource == Source::Gradient) return gradient;
+  float sum = gradient;
   if constexpr (kSource == Source::Momentum) {
-    const float next = __fadd_rn(__fmul_rn(momentum, velocity), gradient);
-    velocity_next = finite_or_zero(next);
-    return keep_nan(__fadd_rn(residual, next), gradient);
+    sum = __fadd_rn(__fmul_rn(momentum, velocity), gradient);
+    velocity_next = finite_or_zero(sum);
   }
-  return keep_nan(__fadd_rn(gradient, residual), gradient);
+  sum = __fadd_rn(residual, sum);
+  return kNan == Nan::Kept ? keep_nan(sum, gradient) : sum;
 }
 
 /// Element i of what is sent; zero beyond the end. With kStore it writes the next velocity, too.
-template <Source kSource, bool kStore>
+template <Source kSource, bool kStore, Nan kNan = Nan::Kept>
 __device__ inline float feed1(const Feed& feed, std::size_t i) {
   if (i >= feed.count) return 0.0f;
   const float g = __ldcs(feed.gradient + i);
   float e = 0, u = 0, next = 0;
   if constexpr (kSource != Source::Gradient) e = __ldcs(feed.residual + i);
   if constexpr (kSource == Source::Momentum) u = __ldcs(feed.velocity + i);
-  const float sum = sum_of<kSource>(g, e, u, feed.momentum, next);
+  const float sum = sum_of<kSource, kNan>(g, e, u, feed.momentum, next);
   if constexpr (kSource == Source::Momentum && kStore) __stcs(feed.velocity_next + i, next);
   return sum;
 }
 
 /// Elements i .. i + 3 of what is sent; i is a multiple of 4.
-template <Source kSource, bool kStore>
+template <Source kSource, bool kStore, Nan kNan = Nan::Kept>
 __device__ inline float4 feed4(const Feed& feed, std::size_t i) {
   const float4 g = load4(feed.gradient, i, feed.count, feed.aligned);
   if constexpr (kSource == Source::Gradient) return g;
@@ -122,15 +126,20 @@ __device__ inline float4 feed4(const Feed& feed, std::size_t i) {
   if constexpr (kSource == Source::Momentum) {
     u = load4(feed.velocity, i, feed.count, feed.aligned);
   }
-  const float4 sum = make_float4(sum_of<kSource>(g.x, e.x, u.x, feed.momentum, next.x),
-                                 sum_of<kSource>(g.y, e.y, u.y, feed.momentum, next.y),
-                                 sum_of<kSource>(g.z, e.z, u.z, feed.momentum, next.z),
-                                 sum_of<kSource>(g.w, e.w, u.w, feed.momentum, next.w));
+  const float4 sum = make_float4(sum_of<kSource, kNan>(g.x, e.x, u.x, feed.momentum, next.x),
+                                 sum_of<kSource, kNan>(g.y, e.y, u.y, feed.momentum, next.y),
+                                 sum_of<kSource, kNan>(g.z, e.z, u.z, feed.momentum, next.z),
+                                 sum_of<kSource, kNan>(g.w, e.w, u.w, feed.momentum, next.w));
   if constexpr (kSource == Source::Momentum && kStore) {
     store4(feed.velocity_next, i, feed.count, feed.aligned, next);
   }
   return sum;
 }
+
+/// 1.5 * 2^23: adding it to a number of a few bits rounds that to an integer (to nearest even, or
+/// down), whose two's complement is then in the low bits of the sum. Cheaper than conversions.
+inline constexpr float kIntegerOffset = 12582912.0f;
+inline constexpr std::uint32_t kIntegerOffsetBits = 0x4b400000u;
 
 /// The residual that is left of `sum` when `decoded` arrives.
 __device__ inline float left_over(float sum, float decoded) {

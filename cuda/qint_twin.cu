@@ -17,7 +17,7 @@ struct Quantiser {
 };
 
 /// Stores the bits of 4 elements per lane, 4 * bits each, as the words from element `first` on.
-__device__ void store_chunk(std::byte* codes, const BlockGeometry& geometry, std::size_t first,
+__device__ void store_words(std::byte* codes, const BlockGeometry& geometry, std::size_t first,
                             std::size_t end, std::uint32_t packed) {
   const int width = 4 * geometry.bits;
   const int lane = threadIdx.x % 32;
@@ -35,6 +35,22 @@ __device__ void store_chunk(std::byte* codes, const BlockGeometry& geometry, std
   const std::size_t bits = (end - first) * geometry.bits;
   if (lane < width && lane * 32u < bits) {
     store_word(codes, first / 32 * geometry.bits + lane, geometry.code_bytes, word);
+  }
+}
+
+/// The same; where a lane's bits are whole bytes and all there, they need no exchange.
+__device__ void store_chunk(std::byte* codes, const BlockGeometry& geometry, std::size_t first,
+                            std::size_t end, std::uint32_t packed) {
+  std::byte* place = codes + (first / 8 + threadIdx.x % 32 / 2) * geometry.bits +
+                     threadIdx.x % 2 * geometry.bits / 2;
+  if (first + kChunk > end || geometry.bits % 2 != 0 || geometry.bits == 6) {
+    store_words(codes, geometry, first, end, packed);
+  } else if (geometry.bits == 4) {
+    *reinterpret_cast<std::uint16_t*>(place) = static_cast<std::uint16_t>(packed);
+  } else if (geometry.bits == 8) {
+    *reinterpret_cast<std::uint32_t*>(place) = packed;
+  } else {
+    *place = static_cast<std::byte>(packed);
   }
 }
 
@@ -67,36 +83,76 @@ __device__ void draws_of_pair(const compressors::DrawStream& stream, std::uint64
   b = odd ? make_uint2(group.z, group.w) : make_uint2(first, second);
 }
 
-template <bool kStochastic>
-__device__ int quantise(float x, float scale, float levels, std::uint32_t draw) {
-  const float y = __fmul_rn(__fdiv_rn(x, scale), levels);
-  if constexpr (!kStochastic) return __float2int_rn(y);
-  const float threshold = __fmul_rn(__fadd_rn(static_cast<float>(draw), 0.5f), 0x1p-16f);
-  return static_cast<int>(floorf(__fadd_rn(y, threshold)));
+/// (draw + 0.5) / 65536 of the low and of the high half of a word, exactly.
+__device__ float threshold_low(std::uint32_t draws) {
+  return __fsub_rn(float_of((draws << 7 & 0x7fff80u) | 0x3f800000u), 1.0f - 0x1p-17f);
+}
+__device__ float threshold_high(std::uint32_t draws) {
+  return __fsub_rn(float_of((draws >> 9 & 0x7fff80u) | 0x3f800000u), 1.0f - 0x1p-17f);
 }
 
-/// Codes of 4 elements, packed, and what they decode to.
+/// x / scale, rounded to nearest even, for every x of a block: two steps of refinement with the
+/// correctly rounded reciprocal, exact by Markstein's theorem while nothing under- or overflows.
+/// With a scale in the range below that can only happen to quotients so small that their code is 0
+/// whatever they are.
+struct Divider {
+  float scale;
+  float reciprocal;
+
+  __device__ explicit Divider(float divisor) {
+    scale = divisor;
+    reciprocal = __frcp_rn(divisor);
+  }
+  static __device__ bool takes(std::uint32_t scale_bits) {
+    return scale_bits >= 0x2b800000u && scale_bits < 0x7e800000u;  // 2^-40, 2^126
+  }
+  __device__ float operator()(float x) const {
+    float q = __fmul_rn(x, reciprocal);
+    q = __fmaf_rn(__fmaf_rn(-scale, q, x), reciprocal, q);
+    return __fmaf_rn(__fmaf_rn(-scale, q, x), reciprocal, q);
+  }
+};
+
+/// The level of an element plus kIntegerOffset.
+template <bool kStochastic>
+__device__ float level_of(float quotient, float levels, float threshold) {
+  const float y = __fmul_rn(quotient, levels);
+  if constexpr (!kStochastic) return __fadd_rn(y, kIntegerOffset);
+  return __fadd_rd(__fadd_rn(y, threshold), kIntegerOffset);
+}
+
+/// Codes of 4 elements, packed, and what is left of them.
 template <bool kStochastic>
 __device__ std::uint32_t quantise4(float4 x, std::uint32_t magnitude, const Quantiser& quantiser,
-                                   const BlockGeometry& geometry, uint2 draws, float4& decoded) {
-  const bool poisoned = magnitude >= kInfinityBits;
-  const bool dead = poisoned || magnitude == 0;
-  const float scale = float_of(poisoned ? kPoisonBits : magnitude);
-  const float divisor = dead ? 1.0f : scale;
-  const auto code = [&](float value, std::uint32_t draw) {
-    return dead ? 0 : quantise<kStochastic>(value, divisor, quantiser.levels, draw);
-  };
-  const int q[4] = {code(x.x, draws.x & 0xffffu), code(x.y, draws.x >> 16),
-                    code(x.z, draws.y & 0xffffu), code(x.w, draws.y >> 16)};
-  const auto value = [&](int level) {
-    return __fmul_rn(__fmul_rn(static_cast<float>(level), geometry.inverse), scale);
-  };
-  decoded = make_float4(value(q[0]), value(q[1]), value(q[2]), value(q[3]));
+                                   const BlockGeometry& geometry, uint2 draws, float4& left) {
+  float q[4] = {x.x, x.y, x.z, x.w};
+  if (Divider::takes(magnitude)) {
+    const Divider divide(float_of(magnitude));
+#pragma unroll
+    for (int c = 0; c < 4; ++c) q[c] = divide(q[c]);
+  } else if (magnitude == 0 || magnitude >= kInfinityBits) {
+    left = magnitude == 0 ? x : make_float4(0, 0, 0, 0);
+    return 0;
+  } else {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) q[c] = __fdiv_rn(q[c], float_of(magnitude));
+  }
+  const float threshold[4] = {threshold_low(draws.x), threshold_high(draws.x),
+                              threshold_low(draws.y), threshold_high(draws.y)};
   const std::uint32_t mask = (1u << geometry.bits) - 1;
   std::uint32_t packed = 0;
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
-    packed |= (static_cast<std::uint32_t>(q[c]) & mask) << (c * geometry.bits);
+    const float level = level_of<kStochastic>(q[c], quantiser.levels, threshold[c]);
+    packed |= (bits_of(level) & mask) << (c * geometry.bits);
+    q[c] = __fmul_rn(__fmul_rn(__fsub_rn(level, kIntegerOffset), geometry.inverse),
+                     float_of(magnitude));
+  }
+  left = make_float4(__fsub_rn(x.x, q[0]), __fsub_rn(x.y, q[1]), __fsub_rn(x.z, q[2]),
+                     __fsub_rn(x.w, q[3]));
+  if (magnitude >= 0x7e800000u) {  // only then can a product or a difference overflow
+    left = make_float4(finite_or_zero(left.x), finite_or_zero(left.y), finite_or_zero(left.z),
+                       finite_or_zero(left.w));
   }
   return packed;
 }
@@ -127,7 +183,7 @@ __global__ __launch_bounds__(kBlockThreads) void encode_in_registers(Feed feed,
   float4 x[kChunks];
   std::uint32_t magnitude = 0;
 #pragma unroll
-  for (int j = 0; j < kChunks; ++j) x[j] = feed4<kSource, true>(feed, first + j * kChunk);
+  for (int j = 0; j < kChunks; ++j) x[j] = feed4<kSource, true, Nan::Any>(feed, first + j * kChunk);
 #pragma unroll
   for (int j = 0; j < kChunks; ++j) magnitude = max(magnitude, magnitude4(x[j]));
   const int lanes = kChunks > 1 ? 32 : static_cast<int>(geometry.block) / 4;
@@ -156,13 +212,12 @@ __global__ __launch_bounds__(kBlockThreads) void encode_in_registers(Feed feed,
   for (int j = 0; j < kChunks; ++j) {
     const std::size_t chunk = start + j * kChunk;
     if (chunk >= feed.count) break;
-    float4 decoded;
+    float4 left;
     const std::uint32_t packed =
-        quantise4<kStochastic>(x[j], magnitude, quantiser, geometry, draws[j], decoded);
+        quantise4<kStochastic>(x[j], magnitude, quantiser, geometry, draws[j], left);
     store_chunk(codes, geometry, chunk, feed.count, packed);
     if constexpr (kSource != Source::Gradient) {
-      store4(feed.residual_next, first + j * kChunk, feed.count, feed.aligned,
-             left_over4(x[j], decoded));
+      store4(feed.residual_next, first + j * kChunk, feed.count, feed.aligned, left);
     }
   }
 }
@@ -185,22 +240,23 @@ __global__ __launch_bounds__(kBlockThreads) void encode_twice(Feed feed, BlockGe
   std::uint32_t magnitude = 0;
 #pragma unroll 4
   for (std::size_t chunk = start; chunk < end; chunk += kChunk) {
-    magnitude = max(magnitude, magnitude4(feed4<kSource, false>(feed, chunk + lane_first)));
+    magnitude =
+        max(magnitude, magnitude4(feed4<kSource, false, Nan::Any>(feed, chunk + lane_first)));
   }
   magnitude = __reduce_max_sync(kAllLanes, magnitude);
   if (lane_first == 0) scales[block] = scale_bits(magnitude);
 #pragma unroll 2
   for (std::size_t chunk = start; chunk < end; chunk += kChunk) {
     const std::size_t i = chunk + lane_first;
-    const float4 x = feed4<kSource, true>(feed, i);
+    const float4 x = feed4<kSource, true, Nan::Any>(feed, i);
     uint2 draws = make_uint2(0, 0);
     if constexpr (kStochastic) draws = draws_at(quantiser.draws, quantiser.offset + i);
-    float4 decoded;
+    float4 left;
     const std::uint32_t packed =
-        quantise4<kStochastic>(x, magnitude, quantiser, geometry, draws, decoded);
+        quantise4<kStochastic>(x, magnitude, quantiser, geometry, draws, left);
     store_chunk(codes, geometry, chunk, end, packed);
     if constexpr (kSource != Source::Gradient) {
-      store4(feed.residual_next, i, end, feed.aligned, left_over4(x, decoded));
+      store4(feed.residual_next, i, end, feed.aligned, left);
     }
   }
 }

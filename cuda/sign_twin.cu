@@ -29,7 +29,9 @@ __device__ float signed_mean(float mean, float x) {
 template <Source kSource>
 __device__ void store_residual(const Feed& feed, std::size_t i, float x, float mean) {
   if constexpr (kSource != Source::Gradient) {
-    if (i < feed.count) __stcs(feed.residual_next + i, left_over(x, signed_mean(mean, x)));
+    // Finite unless the block is poisoned: mean and element have the same sign.
+    const float left = is_poison(mean) ? 0.0f : __fsub_rn(x, signed_mean(mean, x));
+    if (i < feed.count) __stcs(feed.residual_next + i, left);
   }
 }
 
@@ -48,7 +50,8 @@ __global__ __launch_bounds__(kBlockThreads) void encode_in_registers(Feed feed,
   if (start >= feed.count) return;
   float x[kWords];
 #pragma unroll
-  for (int j = 0; j < kWords; ++j) x[j] = feed1<kSource, true>(feed, start + j * 32 + lane);
+  for (int j = 0; j < kWords; ++j)
+    x[j] = feed1<kSource, true, Nan::Any>(feed, start + j * 32 + lane);
   float sum = 0;
 #pragma unroll
   for (int j = 0; j < kWords; ++j) sum = __fadd_rn(sum, fabsf(x[j]));
@@ -83,13 +86,13 @@ __global__ __launch_bounds__(kBlockThreads) void encode_twice(Feed feed, BlockGe
   float sum = 0;
 #pragma unroll 8
   for (std::size_t i = start; i < end; i += 32) {
-    sum = __fadd_rn(sum, fabsf(feed1<kSource, false>(feed, i + lane)));
+    sum = __fadd_rn(sum, fabsf(feed1<kSource, false, Nan::Any>(feed, i + lane)));
   }
   const float mean = mean_of(sum, end - start);
   if (lane == 0) scales[block] = mean;
 #pragma unroll 4
   for (std::size_t i = start; i < end; i += 32) {
-    const float x = feed1<kSource, true>(feed, i + lane);
+    const float x = feed1<kSource, true, Nan::Any>(feed, i + lane);
     const std::uint32_t signs = __ballot_sync(kAllLanes, bits_of(x) >> 31);
     store_residual<kSource>(feed, i + lane, x, mean);
     if (lane == 0) {

@@ -54,7 +54,8 @@ __device__ void decide_after_top_bits(SelectControl* control, std::uint32_t kept
   control->knowledge = found.at_least <= capacity ? Knowledge::Bin : Knowledge::TopBits;
 }
 
-/// The pass over all elements. hint[0] is the floor guessed from the last step, 0 for none.
+/// The pass over all elements. hint[0] is the floor guessed from the last step, 0 for none; hint[1]
+/// was its threshold.
 template <Source kSource>
 __global__ __launch_bounds__(kThreads) void absorb(Feed feed, SelectMemory memory,
                                                    const std::uint32_t* hint) {
@@ -276,8 +277,10 @@ __global__ __launch_bounds__(kThreads) void count_parts(SelectMemory memory) {
   if (threadIdx.x == 0) memory.part_equal[blockIdx.x] = total & 0xffffu;
 }
 
-/// The floor that next time should give about 1.6 k candidates, judging by how many this one gave.
-__device__ std::uint32_t next_floor(const SelectControl& control, std::uint32_t kept) {
+/// The floor that next time should give about 1.6 k candidates: this threshold, moved on as it has
+/// moved since the last step (with error feedback it grows at first), less what gave the margin.
+__device__ std::uint32_t next_floor(const SelectControl& control, std::uint32_t kept,
+                                    std::uint32_t last_threshold) {
   const std::uint32_t threshold = control.prefix;
   if (threshold == 0 || threshold >= kInfinityBits) return 0;
   const float top = float_of(threshold);
@@ -285,10 +288,14 @@ __device__ std::uint32_t next_floor(const SelectControl& control, std::uint32_t 
   float factor = 0.9f;
   if (ratio > 1.05f && control.floor < threshold && control.floor != 0) {
     const float slope = logf(ratio) / logf(top / float_of(control.floor));
-    factor = expf(-logf(1.6f) / slope);
+    factor = fminf(fmaxf(expf(-logf(1.6f) / slope), 0.6f), 0.98f);
   }
-  factor = fminf(fmaxf(factor, 0.6f), 0.98f);
-  return max(1u, bits_of(top * factor));
+  if (last_threshold != 0) {
+    const float growth = fminf(fmaxf(top / float_of(last_threshold), 0.7f), 1.5f);
+    factor *= growth > 1 ? 1 + 0.8f * (growth - 1) : growth;
+  }
+  const std::uint32_t floor = bits_of(top * factor);
+  return floor == 0 || floor >= kInfinityBits ? 0 : floor;
 }
 
 /// One block: ranks of each part's first elements; the guess for the next step.
@@ -298,7 +305,10 @@ __global__ __launch_bounds__(1024) void rank_parts(SelectMemory memory, std::uin
   const std::uint32_t parts = (control->candidates + kCandidateTile - 1) / kCandidateTile;
   scan_array(memory.part_above, parts);
   scan_array(memory.part_equal, parts);
-  if (threadIdx.x == 0 && hint != nullptr) *hint = next_floor(*control, kept);
+  if (threadIdx.x == 0 && hint != nullptr) {
+    hint[0] = next_floor(*control, kept, hint[1]);
+    hint[1] = control->prefix;
+  }
 }
 
 /// Values and indices of the k largest in order; they leave residual and velocity.
@@ -455,7 +465,7 @@ SelectMemory cut_select_memory(std::byte* workspace, std::size_t count, std::siz
     return part;
   };
   memory.tiles = blocks_for(count, kSelectTile);
-  memory.capacity = static_cast<std::uint32_t>(std::min(count, 4 * kept + 4096));
+  memory.capacity = static_cast<std::uint32_t>(std::min(count, 6 * kept + 4096));
   memory.parts = blocks_for(memory.capacity, kCandidateTile);
   memory.control = reinterpret_cast<SelectControl*>(take(sizeof(SelectControl) / 4));
   memory.tile_above = take(memory.tiles);
