@@ -15,12 +15,15 @@ if(TERSUM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 add_library(tersum_options INTERFACE)
-target_compile_options(tersum_options INTERFACE -Wall -Wextra -Wconversion -Wshadow)
+set(warnings -Wall -Wextra -Wconversion -Wshadow)
 if(TERSUM_WARNINGS_AS_ERRORS)
-  target_compile_options(tersum_options INTERFACE -Werror)
+  list(APPEND warnings -Werror)
+  target_compile_options(tersum_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>)
 endif()
 # Compressors promise the same bits on every machine and device: no silent fusing of multiply and add.
-target_compile_options(tersum_options INTERFACE -ffp-contract=off)
+target_compile_options(tersum_options INTERFACE
+  "$<$<COMPILE_LANGUAGE:C,CXX>:${warnings};-ffp-contract=off>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;-Xcompiler=-Wall,-ffp-contract=off>")
 
 if(TERSUM_SANITIZE)
   add_compile_options(-fsanitize=${TERSUM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

@@ -17,78 +17,13 @@
 // Bias       scale=none: contractive in expectation, E||C(x) - x||^2 = (1 - k / count) ||x||^2.
 //            scale=unbiased: unbiased, E||C(x) - x||^2 = (count / k - 1) ||x||^2
 // Exchange   linear: bodies are summed in fp32
-//
-// Permutation, for device twins: w = max(6, bit width of count - 1); halves of w / 2 (left) and
-// w - w / 2 (right) bits; 8 rounds (L, R) -> (R, L ^ (mix(R + K_r) mod 2^bits of L)), with K_0..K_7
-// the words of groups 0 and 1 of the IndexSet stream and mix the 32-bit finaliser of MurmurHash3.
-// Eight rounds on 6 bits or more pass chi-square tests of single elements and of pairs; on fewer
-// bits they do not.
-#include <algorithm>
-#include <array>
-#include <bit>
-#include <utility>
-
+// Permutation: see index_set.hpp.
+#include "compressors/index_set.hpp"
 #include "compressors/methods.hpp"
-#include "compressors/philox.hpp"
 #include "compressors/sparse_method.hpp"
 
 namespace tersum::compressors {
 namespace {
-
-class IndexSet {
- public:
-  IndexSet(const SliceContext& context, std::size_t count) : count_(count) {
-    const DrawStream stream = draw_stream(context, Purpose::IndexSet);
-    for (std::size_t group = 0; group < 2; ++group) {
-      const auto words = draw(stream, group);
-      std::copy(words.begin(), words.end(), keys_.begin() + group * words.size());
-    }
-    const int width = std::max(6, static_cast<int>(std::bit_width(count > 0 ? count - 1 : 0)));
-    left_bits_ = width / 2;
-    right_bits_ = width - left_bits_;
-  }
-
-  /// Index `j` of the set; j < count.
-  std::size_t at(std::size_t j) const noexcept {
-    std::uint64_t value = j;
-    do {
-      value = permute(value);
-    } while (value >= count_);
-    return value;
-  }
-
- private:
-  static std::uint32_t mix(std::uint32_t value) noexcept {
-    value ^= value >> 16;
-    value *= 0x85ebca6bu;
-    value ^= value >> 13;
-    value *= 0xc2b2ae35u;
-    return value ^ (value >> 16);
-  }
-
-  static std::uint32_t mask(int bits) noexcept {
-    return static_cast<std::uint32_t>((std::uint64_t{1} << bits) - 1);
-  }
-
-  std::uint64_t permute(std::uint64_t value) const noexcept {
-    int left_bits = left_bits_;
-    int right_bits = right_bits_;
-    auto left = static_cast<std::uint32_t>(value >> right_bits);
-    auto right = static_cast<std::uint32_t>(value) & mask(right_bits);
-    for (const std::uint32_t key : keys_) {
-      const std::uint32_t next = left ^ (mix(right + key) & mask(left_bits));
-      left = right;
-      right = next;
-      std::swap(left_bits, right_bits);
-    }
-    return std::uint64_t{left} << right_bits | right;
-  }
-
-  std::uint64_t count_;
-  std::array<std::uint32_t, 8> keys_{};
-  int left_bits_;
-  int right_bits_;
-};
 
 class RandomK final : public SparseMethod<RandomK> {
  public:

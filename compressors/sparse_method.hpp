@@ -2,27 +2,14 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <span>
 #include <string>
 
+#include "compressors/keep_rule.hpp"
 #include "compressors/payload.hpp"
 
 namespace tersum::compressors {
-
-/// How many elements of a gradient are sent: `k`, or if that is 0 a `ratio` of them.
-struct KeepRule {
-  double ratio = 0;
-  std::size_t k = 0;
-
-  /// max(1, ratio * count rounded half up), at most count; 0 for count 0.
-  std::size_t kept(std::size_t count) const noexcept {
-    if (k > 0 || count == 0) return std::min(k, count);
-    const double wanted = std::floor(ratio * static_cast<double>(count) + 0.5);
-    return std::clamp(static_cast<std::size_t>(wanted), std::size_t{1}, count);
-  }
-};
 
 /// Parameters "ratio" (default 0.01) or "k"; Error InvalidArgument if both are given.
 KeepRule get_keep_rule(SpecParameters& parameters);

@@ -2,17 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include "tersum/error.hpp"
+#include "cuda/error.hpp"
 
 namespace tersum::gpu {
 namespace {
-
-void check(cudaError_t code, const char* call) {
-  if (code == cudaSuccess) return;
-  cudaGetLastError();  // it has been reported: the next call starts clean
-  throw Error(Code::System, std::string(call) + ": " + cudaGetErrorString(code) + " (" +
-                                cudaGetErrorName(code) + ")");
-}
 
 std::string as_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);

@@ -1,0 +1,181 @@
+#include "cuda/collective_plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "tersum/error.hpp"
+
+namespace tersum::gpu {
+namespace {
+
+constexpr std::size_t kKiB = 1024, kMiB = 1024 * kKiB;
+constexpr std::size_t kChunkUnit = kRoleThreads * 16;  // a vector for each thread
+
+template <class T>
+T round_up(T value, T unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+void refuse_unless(bool condition, const std::string& message) {
+  if (!condition) throw Error(Code::InvalidArgument, message);
+}
+
+}  // namespace
+
+AlgorithmTable AlgorithmTable::for_ranks(int size) noexcept {
+  if (size <= 2) return {256 * kKiB, 0, 128 * kMiB, 128 * kMiB + 1};
+  if (size <= 4) return {32 * kKiB, 1 * kMiB, 0, 0};
+  return {16 * kKiB, 1 * kMiB, 0, 0};
+}
+
+PeerSettings complete_settings(const PeerSettings& wanted, int size) {
+  PeerSettings settings = wanted;
+  const AlgorithmTable& table = settings.table;
+  if (table.packets_bytes == 0 && table.packets_two_shot_bytes == 0 && table.push_bytes == 0 &&
+      table.copy_engines_bytes == 0) {
+    settings.table = AlgorithmTable::for_ranks(size);
+  }
+  refuse_unless(settings.table.packets_bytes <= kPacketCapacity,
+                "packets hold at most " + std::to_string(kPacketCapacity) + " bytes");
+  refuse_unless(settings.timeout.count() >= 0, "the timeout is negative");
+  refuse_unless(settings.push_blocks >= 0 && settings.push_blocks <= kMaxBlocks,
+                "push_blocks must be 0 to " + std::to_string(kMaxBlocks));
+  refuse_unless(settings.slots >= 1 && settings.slots <= 64, "slots must be 1 to 64");
+  refuse_unless(settings.slot_bytes >= kChunkUnit && settings.slot_bytes % kChunkUnit == 0 &&
+                    settings.slot_bytes <= kMiB,
+                "slot_bytes must be a multiple of 4096, at most 1 MiB");
+  refuse_unless(settings.slices >= 1 && settings.slices <= 64, "slices must be 1 to 64");
+  refuse_unless(settings.slice_bytes >= kMiB && settings.slice_bytes % kMiB == 0,
+                "slice_bytes must be a multiple of 1 MiB");
+  refuse_unless(settings.slice_blocks >= 1 && settings.slice_blocks <= 1024,
+                "slice_blocks must be 1 to 1024");
+  return settings;
+}
+
+std::size_t lay_out(Group& group, const PeerSettings& settings, int rank, int size) {
+  constexpr std::size_t kUnit = 256;
+  const auto ranks = static_cast<std::size_t>(size);
+  group.rank = rank;
+  group.size = size;
+  group.timeout_ns = static_cast<std::uint64_t>(settings.timeout.count()) * 1'000'000;
+  std::size_t end = round_up(sizeof(Board), kUnit);
+  group.packets_offset = end;
+  group.packets_bytes = kPacketCapacity * (kPacketBytes / kPacketData);
+  end += 4 * ranks * group.packets_bytes;
+  group.queue_offset = end;
+  group.slot_bytes = static_cast<std::uint32_t>(settings.slot_bytes);
+  group.slots = static_cast<std::uint32_t>(settings.slots);
+  end += kMaxBlocks * ranks * settings.slot_bytes * static_cast<std::size_t>(settings.slots);
+  group.slices_offset = 0;
+  if (size == 2 && settings.table.copy_engines_bytes != 0) {
+    group.slices_offset = end;
+    end += settings.slice_bytes * static_cast<std::size_t>(settings.slices);
+  }
+  return end;
+}
+
+Algorithm choose_all_reduce(const AlgorithmTable& table, std::size_t bytes) noexcept {
+  if (table.copy_engines_bytes != 0 && bytes >= table.copy_engines_bytes) {
+    return Algorithm::CopyEngines;
+  }
+  if (bytes <= table.packets_bytes) return Algorithm::Packets;
+  if (bytes <= table.packets_two_shot_bytes) return Algorithm::PacketsTwoShot;
+  return bytes <= table.push_bytes ? Algorithm::Push : Algorithm::PushTwoShot;
+}
+
+Arithmetic checked_arithmetic(DType dtype, ReduceOp op, const Scales& scales) {
+  refuse_unless(element_bytes(dtype) != 0, "this dtype does not exist");
+  refuse_unless(std::isfinite(scales.pre) && std::isfinite(scales.post), "scales must be finite");
+  refuse_unless(is_floating(dtype) || (scales.pre == 1.0 && scales.post == 1.0),
+                "scales need a floating dtype, not " + std::string(to_string(dtype)));
+  refuse_unless(dtype != DType::Bool || op != ReduceOp::Average,
+                "the average of bool has no meaning: use max (any) or min (all), or another dtype");
+  return {op, scales.pre, scales.post};
+}
+
+bool is_aligned(const void* address, std::uintptr_t bytes) noexcept {
+  return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
+}
+
+void check_tensors(const void* input, const void* output, DType dtype) {
+  const std::size_t element = element_bytes(dtype);
+  refuse_unless(element != 0, "this dtype does not exist");
+  refuse_unless(is_aligned(input, element) && is_aligned(output, element),
+                "a tensor is not aligned for " + std::string(to_string(dtype)));
+}
+
+void check_rank(int rank, int size, const char* what) {
+  refuse_unless(rank >= 0 && rank < size, std::string(what) + " " + std::to_string(rank) +
+                                              " is not one of " + std::to_string(size) + " ranks");
+}
+
+Exchange new_exchange(const void* input, void* output, const Arithmetic& arithmetic) {
+  Exchange exchange{};
+  exchange.input = static_cast<const std::byte*>(input);
+  exchange.output = static_cast<std::byte*>(output);
+  exchange.arithmetic = arithmetic;
+  return exchange;
+}
+
+void set_alignment(Exchange& exchange, bool packets) noexcept {
+  const std::uintptr_t unit = packets ? kPacketData : 16;
+  bool aligned = is_aligned(exchange.input, unit) && is_aligned(exchange.output, unit);
+  for (int i = 0; i < kMaxPeers; ++i) {
+    aligned = aligned && exchange.send[i].offset % unit == 0 && exchange.place[i].offset % unit == 0;
+  }
+  exchange.aligned = aligned;
+}
+
+DType copy_type(const Exchange& exchange) noexcept {
+  std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(exchange.input) |
+                        reinterpret_cast<std::uintptr_t>(exchange.output);
+  for (int i = 0; i < kMaxPeers; ++i) {
+    bits |= exchange.send[i].offset | exchange.send[i].bytes;
+    bits |= exchange.place[i].offset | exchange.place[i].bytes;
+  }
+  if (bits % 8 == 0) return DType::Int64;
+  if (bits % 4 == 0) return DType::Int32;
+  return bits % 2 == 0 ? DType::Int16 : DType::UInt8;
+}
+
+int choose_chunks(Exchange& exchange, const PeerSettings& settings, int size) noexcept {
+  std::uint64_t bytes = 1;
+  for (int i = 0; i < size; ++i) {
+    bytes = std::max({bytes, exchange.send[i].bytes, exchange.place[i].bytes});
+  }
+  const auto most = static_cast<std::uint64_t>(settings.push_blocks == 0 ? kMaxBlocks
+                                                                         : settings.push_blocks);
+  const std::uint64_t even = round_up<std::uint64_t>((bytes + most - 1) / most, kChunkUnit);
+  exchange.chunk_bytes =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(even, settings.slot_bytes));
+  const std::uint64_t chunks = (bytes + exchange.chunk_bytes - 1) / exchange.chunk_bytes;
+  return static_cast<int>(std::min(chunks, most));
+}
+
+std::uint64_t share_bytes(std::uint64_t bytes, int size) noexcept {
+  const auto ranks = static_cast<std::uint64_t>(size);
+  return round_up<std::uint64_t>((bytes + ranks - 1) / ranks, 16);
+}
+
+Range share_of(std::uint64_t bytes, std::uint64_t share, int rank) noexcept {
+  const std::uint64_t offset = std::min(bytes, static_cast<std::uint64_t>(rank) * share);
+  return {offset, std::min(share, bytes - offset)};
+}
+
+Range next_slice(const Range& last, std::uint64_t bytes, const PeerSettings& settings) noexcept {
+  constexpr std::uint64_t kSmallest = 4 * kMiB;
+  const std::uint64_t offset = last.offset + last.bytes, left = bytes - offset;
+  const std::uint64_t half = std::max<std::uint64_t>(round_up<std::uint64_t>(left / 2, kMiB), kSmallest);
+  return {offset, std::min({left, half, std::uint64_t{settings.slice_bytes}})};
+}
+
+std::uint32_t slice_count(std::uint64_t bytes, const PeerSettings& settings) noexcept {
+  std::uint32_t count = 0;
+  for (Range range{0, 0}; range.offset + range.bytes < bytes; ++count) {
+    range = next_slice(range, bytes, settings);
+  }
+  return count;
+}
+
+}  // namespace tersum::gpu

@@ -1,0 +1,51 @@
+// How the host plans collectives: argument checks, sizes, memory layout. Pure: no CUDA calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/collective_layout.hpp"
+#include "cuda/collectives.hpp"
+
+namespace tersum::gpu {
+
+/// Most bytes of one run in packets.
+inline constexpr std::size_t kPacketCapacity = std::size_t{512} << 10;
+
+/// Fills in defaults. Error InvalidArgument for values out of range.
+PeerSettings complete_settings(const PeerSettings& wanted, int size);
+
+/// Fills in `group`'s geometry and returns the bytes of an arena.
+std::size_t lay_out(Group& group, const PeerSettings& settings, int rank, int size);
+
+/// By the table.
+Algorithm choose_all_reduce(const AlgorithmTable& table, std::size_t bytes) noexcept;
+
+/// Error InvalidArgument for scales of integers, scales that are not finite, averages of bool.
+Arithmetic checked_arithmetic(DType dtype, ReduceOp op, const Scales& scales);
+/// Error InvalidArgument if a tensor is null or not aligned for its type.
+void check_tensors(const void* input, const void* output, DType dtype);
+/// Error InvalidArgument unless 0 <= rank < size.
+void check_rank(int rank, int size, const char* what);
+
+bool is_aligned(const void* address, std::uintptr_t bytes) noexcept;
+
+/// With no runs.
+Exchange new_exchange(const void* input, void* output, const Arithmetic& arithmetic);
+/// Sets `aligned` for packets or else for 16-byte vectors.
+void set_alignment(Exchange& exchange, bool packets) noexcept;
+/// An integer type as wide as the addresses and lengths of a copy allow.
+DType copy_type(const Exchange& exchange) noexcept;
+/// Sets chunk_bytes and returns the number of blocks of a push. The same for both ends of a run.
+int choose_chunks(Exchange& exchange, const PeerSettings& settings, int size) noexcept;
+
+/// Bytes of each rank's share, the last ones maybe fewer; a multiple of 16.
+std::uint64_t share_bytes(std::uint64_t bytes, int size) noexcept;
+Range share_of(std::uint64_t bytes, std::uint64_t share, int rank) noexcept;
+
+/// The slice after `last` ({0, 0} before the first) of a copy-engine all-reduce: as large as allowed,
+/// but smaller towards the end, so that little is left to add when the last one has arrived.
+Range next_slice(const Range& last, std::uint64_t bytes, const PeerSettings& settings) noexcept;
+std::uint32_t slice_count(std::uint64_t bytes, const PeerSettings& settings) noexcept;
+
+}  // namespace tersum::gpu

@@ -1,0 +1,369 @@
+#include "cuda/collectives.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "cuda/buffer.hpp"
+#include "cuda/collective_kernels.hpp"
+#include "cuda/collective_plan.hpp"
+#include "cuda/error.hpp"
+#include "cuda/event.hpp"
+
+namespace tersum::gpu {
+
+std::string_view to_string(Algorithm algorithm) noexcept {
+  switch (algorithm) {
+    case Algorithm::Auto:
+      return "auto";
+    case Algorithm::Packets:
+      return "packets";
+    case Algorithm::PacketsTwoShot:
+      return "packets-two-shot";
+    case Algorithm::Push:
+      return "push";
+    case Algorithm::PushTwoShot:
+      return "push-two-shot";
+    case Algorithm::CopyEngines:
+      return "copy-engines";
+  }
+  return "unknown";
+}
+
+struct PeerCommunicator::State {
+  PeerMap map;
+  PeerSettings settings;
+  Group group{};  // before the arena, which fills in its geometry
+  int device = 0;
+  DeviceBuffer arena;
+  DeviceBuffer progress;
+  PinnedBuffer mailbox;
+  Stream copies;   // of the copy engines
+  Stream signals;  // that a slice has arrived
+  Event forked, copied, signalled;
+  bool closed = false;
+
+  State(int rank, int size, AllGatherBlobs all_gather, const PeerSettings& wanted)
+      : map(rank, size, std::move(all_gather)),
+        settings(complete_settings(wanted, size)),
+        arena(lay_out(group, settings, rank, size)),
+        progress(sizeof(Progress)),
+        mailbox(sizeof(Mailbox)) {
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    load_packet_kernels();
+    load_push_kernels();
+    load_slice_kernels();
+    check(cudaMemset(arena.data(), 0, arena.bytes()), "cudaMemset");
+    check(cudaMemset(progress.data(), 0, progress.bytes()), "cudaMemset");
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    const PeerBuffers arenas = map.map(arena);
+    if (!map.agree(arenas.complete())) {
+      throw Error(Code::Unsupported, "a peer's communication memory cannot be mapped");
+    }
+    std::copy(arenas.data.begin(), arenas.data.end(), group.arena);
+    group.progress = progress.as<Progress>();
+    group.mailbox = mailbox.as<Mailbox>();
+  }
+
+  int rank() const noexcept { return group.rank; }
+  int size() const noexcept { return group.size; }
+
+  void run(const Exchange& exchange, DType dtype, Algorithm algorithm, StreamView stream) const {
+    const DeviceGuard guard(device);
+    if (algorithm == Algorithm::Packets) {
+      launch_packets(group, exchange, dtype, stream);
+    } else {
+      Exchange chunked = exchange;
+      const int blocks = choose_chunks(chunked, settings, size());
+      launch_push(group, chunked, dtype, blocks, stream);
+    }
+  }
+
+  Algorithm choose(Algorithm wanted, std::uint64_t bytes) const {
+    if (wanted == Algorithm::Auto) {
+      return bytes <= settings.table.packets_bytes ? Algorithm::Packets : Algorithm::Push;
+    }
+    if (wanted == Algorithm::Packets && bytes > kPacketCapacity) {
+      throw Error(Code::InvalidArgument, "packets hold at most " +
+                                             std::to_string(kPacketCapacity) + " bytes, not " +
+                                             std::to_string(bytes));
+    }
+    if (wanted != Algorithm::Packets && wanted != Algorithm::Push) {
+      throw Error(Code::InvalidArgument,
+                  std::string(to_string(wanted)) + " is for all_reduce only");
+    }
+    return wanted;
+  }
+
+  // Copy engines push slices into the peer's staging memory; as each arrives it is added.
+  void all_reduce_slices(const std::byte* input, std::byte* output, std::uint64_t bytes,
+                         DType dtype, const Arithmetic& arithmetic, StreamView stream) const {
+    const DeviceGuard guard(device);
+    const std::uint32_t count = slice_count(bytes, settings);
+    const auto slots = static_cast<std::uint32_t>(settings.slices);
+    std::byte* staging = group.arena[1 - rank()] + group.slices_offset;
+    forked.record(stream);
+    copies.wait(forked);
+    signals.wait(forked);
+    launch_slice_wait(group, 0, 0, copies);
+    Range range{0, 0};
+    for (std::uint32_t index = 0; index < count; ++index) {
+      range = next_slice(range, bytes, settings);
+      const std::uint64_t slot = index % slots * std::uint64_t{settings.slice_bytes};
+      if (index >= slots) launch_slice_wait(group, index, slots - 1, copies);
+      check(cudaMemcpyAsync(staging + slot, input + range.offset, range.bytes,
+                            cudaMemcpyDeviceToDevice, copies.get()),
+            "copy to the peer");
+      copied.record(copies);
+      signals.wait(copied);
+      launch_slice_signal(group, index, signals);
+      stream.wait(copied);  // in place the sum may overwrite what has been copied
+      if (index + 1 == count) {
+        signalled.record(signals);
+        stream.wait(signalled);
+      }
+      const Slice slice{index,         count,
+                        slot,          input + range.offset,
+                        output + range.offset, range.bytes,
+                        is_aligned(input, 16) && is_aligned(output, 16), arithmetic};
+      launch_slice_reduce(group, slice, dtype, settings.slice_blocks, stream);
+    }
+  }
+
+  void all_reduce_two_shot(const Exchange& shares, DType dtype, Algorithm algorithm,
+                           StreamView stream) const {
+    const DeviceGuard guard(device);
+    if (algorithm == Algorithm::PacketsTwoShot) {
+      return launch_packets_two_shot(group, shares, dtype, stream);
+    }
+    const std::uint64_t own = shares.place[rank()].offset;
+    Exchange scatter = shares;  // each share goes to its owner
+    for (int peer = 0; peer < size(); ++peer) {
+      scatter.send[peer] = shares.place[peer];
+      scatter.place[peer] = shares.place[rank()];
+    }
+    run(scatter, dtype, Algorithm::Push, stream);
+    Exchange gather = shares;
+    gather.combine = false;
+    gather.input = shares.output + own;
+    for (int peer = 0; peer < size(); ++peer) {
+      gather.send[peer] = {0, shares.place[rank()].bytes};
+    }
+    run(gather, copy_type(gather), Algorithm::Push, stream);
+  }
+};
+
+PeerCommunicator::PeerCommunicator(int rank, int size, AllGatherBlobs all_gather,
+                                   PeerSettings settings) {
+  if (size > kMaxPeers) {
+    throw Error(Code::InvalidArgument, std::to_string(size) + " ranks: a group of peers has at most " +
+                                           std::to_string(kMaxPeers));
+  }
+  state_ = std::make_unique<State>(rank, size, std::move(all_gather), settings);
+}
+
+PeerCommunicator::~PeerCommunicator() {
+  if (!state_->closed) abort();  // ends kernels that would wait for peers
+}
+
+int PeerCommunicator::rank() const noexcept {
+  return state_->rank();
+}
+
+int PeerCommunicator::size() const noexcept {
+  return state_->size();
+}
+
+int PeerCommunicator::device() const noexcept {
+  return state_->device;
+}
+
+std::size_t PeerCommunicator::memory_bytes() const noexcept {
+  return state_->arena.bytes() + state_->progress.bytes();
+}
+
+Algorithm PeerCommunicator::all_reduce_algorithm(std::size_t bytes) const noexcept {
+  return choose_all_reduce(state_->settings.table, bytes);
+}
+
+void PeerCommunicator::all_reduce(const void* input, void* output, std::size_t count, DType dtype,
+                                  ReduceOp op, StreamView stream, Scales scales,
+                                  Algorithm algorithm) {
+  const Arithmetic arithmetic = checked_arithmetic(dtype, op, scales);
+  check_tensors(input, output, dtype);
+  if (count == 0) return;
+  const std::uint64_t bytes = count * element_bytes(dtype);
+  Exchange exchange = new_exchange(input, output, arithmetic);
+  if (algorithm == Algorithm::Auto) algorithm = all_reduce_algorithm(bytes);
+  switch (algorithm) {
+    case Algorithm::CopyEngines:
+      if (size() != 2 || state_->group.slices_offset == 0) {
+        throw Error(Code::Unsupported, "copy engines serve all_reduce between two ranks only");
+      }
+      return state_->all_reduce_slices(exchange.input, exchange.output, bytes, dtype, arithmetic,
+                                       stream);
+    case Algorithm::PacketsTwoShot:
+    case Algorithm::PushTwoShot: {
+      const std::uint64_t share = share_bytes(bytes, size());
+      if (algorithm == Algorithm::PacketsTwoShot) state_->choose(Algorithm::Packets, share);
+      for (int peer = 0; peer < size(); ++peer) {
+        exchange.place[peer] = share_of(bytes, share, peer);
+      }
+      set_alignment(exchange, algorithm == Algorithm::PacketsTwoShot);
+      exchange.combine = true;
+      return state_->all_reduce_two_shot(exchange, dtype, algorithm, stream);
+    }
+    default:
+      break;
+  }
+  algorithm = state_->choose(algorithm, bytes);
+  exchange.combine = true;
+  for (int peer = 0; peer < size(); ++peer) {
+    exchange.send[peer] = exchange.place[peer] = {0, bytes};
+  }
+  set_alignment(exchange, algorithm == Algorithm::Packets);
+  state_->run(exchange, dtype, algorithm, stream);
+}
+
+void PeerCommunicator::reduce_scatter(const void* input, void* output, std::size_t count,
+                                      DType dtype, ReduceOp op, StreamView stream, Scales scales,
+                                      Algorithm algorithm) {
+  Exchange exchange = new_exchange(input, output, checked_arithmetic(dtype, op, scales));
+  check_tensors(input, output, dtype);
+  if (count == 0) return;
+  const std::uint64_t bytes = count * element_bytes(dtype);
+  exchange.combine = true;
+  for (int peer = 0; peer < size(); ++peer) {
+    exchange.send[peer] = {static_cast<std::uint64_t>(peer) * bytes, bytes};
+    exchange.place[peer] = {0, bytes};
+  }
+  algorithm = state_->choose(algorithm, bytes);
+  set_alignment(exchange, algorithm == Algorithm::Packets);
+  state_->run(exchange, dtype, algorithm, stream);
+}
+
+void PeerCommunicator::all_gather(const void* input, void* output, std::size_t count, DType dtype,
+                                  StreamView stream, Algorithm algorithm) {
+  Exchange exchange = new_exchange(input, output, {});
+  check_tensors(input, output, dtype);
+  if (count == 0) return;
+  const std::uint64_t bytes = count * element_bytes(dtype);
+  for (int peer = 0; peer < size(); ++peer) {
+    exchange.send[peer] = {0, bytes};
+    exchange.place[peer] = {static_cast<std::uint64_t>(peer) * bytes, bytes};
+  }
+  algorithm = state_->choose(algorithm, bytes);
+  set_alignment(exchange, algorithm == Algorithm::Packets);
+  state_->run(exchange, copy_type(exchange), algorithm, stream);
+}
+
+void PeerCommunicator::broadcast(const void* input, void* output, std::size_t count, DType dtype,
+                                 int root, StreamView stream, Algorithm algorithm) {
+  check_rank(root, size(), "root");
+  Exchange exchange = new_exchange(input, output, {});
+  check_tensors(rank() == root ? input : output, output, dtype);
+  if (count == 0) return;
+  const std::uint64_t bytes = count * element_bytes(dtype);
+  if (rank() == root) {
+    for (int peer = 0; peer < size(); ++peer) exchange.send[peer] = {0, bytes};
+  }
+  exchange.place[root] = {0, bytes};
+  algorithm = state_->choose(algorithm, bytes);
+  set_alignment(exchange, algorithm == Algorithm::Packets);
+  state_->run(exchange, copy_type(exchange), algorithm, stream);
+}
+
+void PeerCommunicator::reduce(const void* input, void* output, std::size_t count, DType dtype,
+                              ReduceOp op, int root, StreamView stream, Scales scales,
+                              Algorithm algorithm) {
+  check_rank(root, size(), "root");
+  Exchange exchange = new_exchange(input, output, checked_arithmetic(dtype, op, scales));
+  check_tensors(input, rank() == root ? output : input, dtype);
+  if (count == 0) return;
+  const std::uint64_t bytes = count * element_bytes(dtype);
+  exchange.send[root] = {0, bytes};
+  if (rank() == root) {
+    exchange.combine = true;
+    for (int peer = 0; peer < size(); ++peer) exchange.place[peer] = {0, bytes};
+  }
+  algorithm = state_->choose(algorithm, bytes);
+  set_alignment(exchange, algorithm == Algorithm::Packets);
+  state_->run(exchange, dtype, algorithm, stream);
+}
+
+void PeerCommunicator::all_to_all(const void* input, void* output, std::size_t count, DType dtype,
+                                  StreamView stream, Algorithm algorithm) {
+  Exchange exchange = new_exchange(input, output, {});
+  check_tensors(input, output, dtype);
+  if (count == 0) return;
+  const std::uint64_t bytes = count * element_bytes(dtype);
+  for (int peer = 0; peer < size(); ++peer) {
+    exchange.send[peer] = {static_cast<std::uint64_t>(peer) * bytes, bytes};
+    exchange.place[peer] = exchange.send[peer];
+  }
+  algorithm = state_->choose(algorithm, bytes);
+  set_alignment(exchange, algorithm == Algorithm::Packets);
+  state_->run(exchange, copy_type(exchange), algorithm, stream);
+}
+
+void PeerCommunicator::send(const void* input, std::size_t count, DType dtype, int peer,
+                            StreamView stream) {
+  send_receive(input, peer, nullptr, -1, count, dtype, stream);
+}
+
+void PeerCommunicator::receive(void* output, std::size_t count, DType dtype, int peer,
+                               StreamView stream) {
+  send_receive(nullptr, -1, output, peer, count, dtype, stream);
+}
+
+void PeerCommunicator::send_receive(const void* input, int to, void* output, int from,
+                                    std::size_t count, DType dtype, StreamView stream) {
+  if (to >= 0 || from < 0) check_rank(to, size(), "destination");
+  if (from >= 0 || to < 0) check_rank(from, size(), "source");
+  if ((to == rank()) != (from == rank())) {
+    throw Error(Code::InvalidArgument, "a rank that sends to itself must receive from itself");
+  }
+  check_tensors(to >= 0 ? input : output, from >= 0 ? output : input, dtype);
+  if (count == 0) return;
+  Exchange exchange = new_exchange(input, output, {});
+  const std::uint64_t bytes = count * element_bytes(dtype);
+  if (to >= 0) exchange.send[to] = {0, bytes};
+  if (from >= 0) exchange.place[from] = {0, bytes};
+  set_alignment(exchange, false);
+  state_->run(exchange, copy_type(exchange), Algorithm::Push, stream);
+}
+
+void PeerCommunicator::barrier(StreamView stream) {
+  state_->run(new_exchange(nullptr, nullptr, {}), DType::UInt8, Algorithm::Packets, stream);
+}
+
+void PeerCommunicator::abort() noexcept {
+  *reinterpret_cast<volatile std::uint32_t*>(&state_->group.mailbox->abort) = 1;
+}
+
+Status PeerCommunicator::status() const {
+  const auto* mailbox = reinterpret_cast<const volatile Mailbox*>(state_->group.mailbox);
+  const auto code = static_cast<Code>(mailbox->code);
+  if (code == Code::Ok) return Status::ok();
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const int peer = mailbox->peer;
+  if (code == Code::Aborted) return Status(code, "the collectives of this group were aborted");
+  return Status(code,
+                (peer < 0 ? std::string("a peer") : "rank " + std::to_string(peer)) +
+                    " did not come within " + std::to_string(state_->settings.timeout.count()) +
+                    " ms",
+                {}, peer);
+}
+
+void PeerCommunicator::close() {
+  const DeviceGuard guard(state_->device);
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  state_->map.agree(true);
+  state_->map.close();
+  state_->closed = true;
+}
+
+}  // namespace tersum::gpu

@@ -1,0 +1,341 @@
+// Twin of qint (compressors/qint.cpp).
+//
+// A warp takes chunks of 128 elements, 4 consecutive ones per lane. Where a block (or several) fits
+// a few chunks its elements stay in registers between finding the scale and rounding, so that
+// memory is passed over once. Other blocks are read twice by the warp that owns them.
+#include "compressors/wire_ids.hpp"
+#include "cuda/block_codec.cuh"
+#include "cuda/twin_methods.hpp"
+
+namespace tersum::gpu {
+namespace {
+
+struct Quantiser {
+  compressors::DrawStream draws;
+  std::uint64_t offset;  // of element 0 inside its gradient
+  float levels;
+};
+
+/// Stores the bits of 4 elements per lane, 4 * bits each, as the words from element `first` on.
+__device__ void store_words(std::byte* codes, const BlockGeometry& geometry, std::size_t first,
+                            std::size_t end, std::uint32_t packed) {
+  const int width = 4 * geometry.bits;
+  const int lane = threadIdx.x % 32;
+  const int source = 32 * lane / width;
+  int position = source * width - 32 * lane;  // of that lane's bits in this lane's word
+  std::uint32_t word = 0;
+#pragma unroll
+  for (int t = 0; t < 4; ++t) {
+    const std::uint32_t part = __shfl_sync(kAllLanes, packed, source + t & 31);
+    if (source + t < 32 && position < 32) {
+      word |= position < 0 ? part >> -position : part << position;
+    }
+    position += width;
+  }
+  const std::size_t bits = (end - first) * geometry.bits;
+  if (lane < width && lane * 32u < bits) {
+    store_word(codes, first / 32 * geometry.bits + lane, geometry.code_bytes, word);
+  }
+}
+
+/// The same; where a lane's bits are whole bytes and all there, they need no exchange.
+__device__ void store_chunk(std::byte* codes, const BlockGeometry& geometry, std::size_t first,
+                            std::size_t end, std::uint32_t packed) {
+  std::byte* place = codes + (first / 8 + threadIdx.x % 32 / 2) * geometry.bits +
+                     threadIdx.x % 2 * geometry.bits / 2;
+  if (first + kChunk > end || geometry.bits % 2 != 0 || geometry.bits == 6) {
+    store_words(codes, geometry, first, end, packed);
+  } else if (geometry.bits == 4) {
+    *reinterpret_cast<std::uint16_t*>(place) = static_cast<std::uint16_t>(packed);
+  } else if (geometry.bits == 8) {
+    *reinterpret_cast<std::uint32_t*>(place) = packed;
+  } else {
+    *place = static_cast<std::byte>(packed);
+  }
+}
+
+/// The two words with the draws of elements e .. e + 3.
+__device__ __noinline__ uint2 draws_at(const compressors::DrawStream& stream, std::uint64_t e) {
+  if (e % 4 == 0) {
+    const uint4 group = draw_group(stream, e / 8);
+    return e % 8 == 0 ? make_uint2(group.x, group.y) : make_uint2(group.z, group.w);
+  }
+  std::uint32_t draw[4];
+  for (int c = 0; c < 4; ++c) {
+    const uint4 group = draw_group(stream, (e + c) / 8);
+    const unsigned word = (e + c) % 8 / 2;
+    const std::uint32_t both =
+        word < 2 ? (word == 0 ? group.x : group.y) : (word == 2 ? group.z : group.w);
+    draw[c] = (e + c) % 2 == 0 ? both & 0xffffu : both >> 16;
+  }
+  return make_uint2(draw[0] | draw[1] << 16, draw[2] | draw[3] << 16);
+}
+
+/// The draws of two chunks that start at elements e and e + 128, multiples of 8 for even lanes:
+/// lanes in pairs share groups, so each computes one.
+__device__ void draws_of_pair(const compressors::DrawStream& stream, std::uint64_t e, uint2& a,
+                              uint2& b) {
+  const bool odd = threadIdx.x % 2 != 0;
+  const uint4 group = draw_group(stream, e / 8 + (odd ? kChunk / 8 : 0));
+  const std::uint32_t first = __shfl_xor_sync(kAllLanes, odd ? group.x : group.z, 1);
+  const std::uint32_t second = __shfl_xor_sync(kAllLanes, odd ? group.y : group.w, 1);
+  a = odd ? make_uint2(first, second) : make_uint2(group.x, group.y);
+  b = odd ? make_uint2(group.z, group.w) : make_uint2(first, second);
+}
+
+/// (draw + 0.5) / 65536 of the low and of the high half of a word, exactly.
+__device__ float threshold_low(std::uint32_t draws) {
+  return __fsub_rn(float_of((draws << 7 & 0x7fff80u) | 0x3f800000u), 1.0f - 0x1p-17f);
+}
+__device__ float threshold_high(std::uint32_t draws) {
+  return __fsub_rn(float_of((draws >> 9 & 0x7fff80u) | 0x3f800000u), 1.0f - 0x1p-17f);
+}
+
+/// x / scale, rounded to nearest even, for every x of a block: two steps of refinement with the
+/// correctly rounded reciprocal, exact by Markstein's theorem while nothing under- or overflows.
+/// With a scale in the range below that can only happen to quotients so small that their code is 0
+/// whatever they are.
+struct Divider {
+  float scale;
+  float reciprocal;
+
+  __device__ explicit Divider(float divisor) {
+    scale = divisor;
+    reciprocal = __frcp_rn(divisor);
+  }
+  static __device__ bool takes(std::uint32_t scale_bits) {
+    return scale_bits >= 0x2b800000u && scale_bits < 0x7e800000u;  // 2^-40, 2^126
+  }
+  __device__ float operator()(float x) const {
+    float q = __fmul_rn(x, reciprocal);
+    q = __fmaf_rn(__fmaf_rn(-scale, q, x), reciprocal, q);
+    return __fmaf_rn(__fmaf_rn(-scale, q, x), reciprocal, q);
+  }
+};
+
+/// The level of an element plus kIntegerOffset.
+template <bool kStochastic>
+__device__ float level_of(float quotient, float levels, float threshold) {
+  const float y = __fmul_rn(quotient, levels);
+  if constexpr (!kStochastic) return __fadd_rn(y, kIntegerOffset);
+  return __fadd_rd(__fadd_rn(y, threshold), kIntegerOffset);
+}
+
+/// Codes of 4 elements, packed, and what is left of them.
+template <bool kStochastic>
+__device__ std::uint32_t quantise4(float4 x, std::uint32_t magnitude, const Quantiser& quantiser,
+                                   const BlockGeometry& geometry, uint2 draws, float4& left) {
+  float q[4] = {x.x, x.y, x.z, x.w};
+  if (Divider::takes(magnitude)) {
+    const Divider divide(float_of(magnitude));
+#pragma unroll
+    for (int c = 0; c < 4; ++c) q[c] = divide(q[c]);
+  } else if (magnitude == 0 || magnitude >= kInfinityBits) {
+    left = magnitude == 0 ? x : make_float4(0, 0, 0, 0);
+    return 0;
+  } else {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) q[c] = __fdiv_rn(q[c], float_of(magnitude));
+  }
+  const float threshold[4] = {threshold_low(draws.x), threshold_high(draws.x),
+                              threshold_low(draws.y), threshold_high(draws.y)};
+  const std::uint32_t mask = (1u << geometry.bits) - 1;
+  std::uint32_t packed = 0;
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    const float level = level_of<kStochastic>(q[c], quantiser.levels, threshold[c]);
+    packed |= (bits_of(level) & mask) << (c * geometry.bits);
+    q[c] = __fmul_rn(__fmul_rn(__fsub_rn(level, kIntegerOffset), geometry.inverse),
+                     float_of(magnitude));
+  }
+  left = make_float4(__fsub_rn(x.x, q[0]), __fsub_rn(x.y, q[1]), __fsub_rn(x.z, q[2]),
+                     __fsub_rn(x.w, q[3]));
+  if (magnitude >= 0x7e800000u) {  // only then can a product or a difference overflow
+    left = make_float4(finite_or_zero(left.x), finite_or_zero(left.y), finite_or_zero(left.z),
+                       finite_or_zero(left.w));
+  }
+  return packed;
+}
+
+__device__ std::uint32_t magnitude4(float4 x) {
+  return max(max(magnitude_of(x.x), magnitude_of(x.y)), max(magnitude_of(x.z), magnitude_of(x.w)));
+}
+
+__device__ std::uint32_t scale_bits(std::uint32_t magnitude) {
+  return magnitude >= kInfinityBits ? kPoisonBits : magnitude;
+}
+
+/// Blocks of 128 * kChunks elements; with kChunks = 1 of 32 and 64, too. One warp per kChunks.
+template <int kChunks, Source kSource, bool kStochastic>
+__global__ __launch_bounds__(kBlockThreads) void encode_in_registers(Feed feed,
+                                                                     BlockGeometry geometry,
+                                                                     Quantiser quantiser,
+                                                                     std::byte* payload,
+                                                                     PayloadHeader header) {
+  if (blockIdx.x == 0 && threadIdx.x == 0) write_header(payload, header);
+  auto* scales = reinterpret_cast<std::uint32_t*>(payload + compressors::kHeaderBytes);
+  std::byte* codes = payload + compressors::kHeaderBytes + geometry.scale_bytes;
+  const int lane = threadIdx.x % 32;
+  const std::size_t warp = blockIdx.x * (kBlockThreads / 32ull) + threadIdx.x / 32;
+  const std::size_t start = warp * (kChunks * kChunk);
+  if (start >= feed.count) return;
+  const std::size_t first = start + lane * 4;
+  float4 x[kChunks];
+  std::uint32_t magnitude = 0;
+#pragma unroll
+  for (int j = 0; j < kChunks; ++j) x[j] = feed4<kSource, true, Nan::Any>(feed, first + j * kChunk);
+#pragma unroll
+  for (int j = 0; j < kChunks; ++j) magnitude = max(magnitude, magnitude4(x[j]));
+  const int lanes = kChunks > 1 ? 32 : static_cast<int>(geometry.block) / 4;
+  for (int o = lanes / 2; o > 0; o /= 2) {
+    magnitude = max(magnitude, __shfl_xor_sync(kAllLanes, magnitude, o));
+  }
+  if (lane % lanes == 0 && first < feed.count) {
+    scales[kChunks > 1 ? warp : first / geometry.block] = scale_bits(magnitude);
+  }
+  const std::uint64_t element = quantiser.offset + first;
+  uint2 draws[kChunks] = {};
+  if constexpr (kStochastic) {
+    if (kChunks > 1 && quantiser.offset % 8 == 0) {
+#pragma unroll
+      for (int j = 0; j + 1 < kChunks; j += 2) {
+        draws_of_pair(quantiser.draws, element + j * kChunk, draws[j], draws[j + 1]);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kChunks; ++j) {
+        draws[j] = draws_at(quantiser.draws, element + j * kChunk);
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kChunks; ++j) {
+    const std::size_t chunk = start + j * kChunk;
+    if (chunk >= feed.count) break;
+    float4 left;
+    const std::uint32_t packed =
+        quantise4<kStochastic>(x[j], magnitude, quantiser, geometry, draws[j], left);
+    store_chunk(codes, geometry, chunk, feed.count, packed);
+    if constexpr (kSource != Source::Gradient) {
+      store4(feed.residual_next, first + j * kChunk, feed.count, feed.aligned, left);
+    }
+  }
+}
+
+/// Blocks of any size: one warp per block, which reads it twice.
+template <Source kSource, bool kStochastic>
+__global__ __launch_bounds__(kBlockThreads) void encode_twice(Feed feed, BlockGeometry geometry,
+                                                              Quantiser quantiser,
+                                                              std::byte* payload,
+                                                              PayloadHeader header) {
+  if (blockIdx.x == 0 && threadIdx.x == 0) write_header(payload, header);
+  auto* scales = reinterpret_cast<std::uint32_t*>(payload + compressors::kHeaderBytes);
+  std::byte* codes = payload + compressors::kHeaderBytes + geometry.scale_bytes;
+  const std::size_t block = blockIdx.x * (kBlockThreads / 32ull) + threadIdx.x / 32;
+  const std::size_t start = block * geometry.block;
+  if (start >= feed.count) return;
+  const std::size_t end = min(start + geometry.block, feed.count);
+  feed.count = end;  // what lies beyond the block is another warp's
+  const std::size_t lane_first = threadIdx.x % 32 * 4;
+  std::uint32_t magnitude = 0;
+#pragma unroll 4
+  for (std::size_t chunk = start; chunk < end; chunk += kChunk) {
+    magnitude =
+        max(magnitude, magnitude4(feed4<kSource, false, Nan::Any>(feed, chunk + lane_first)));
+  }
+  magnitude = __reduce_max_sync(kAllLanes, magnitude);
+  if (lane_first == 0) scales[block] = scale_bits(magnitude);
+#pragma unroll 2
+  for (std::size_t chunk = start; chunk < end; chunk += kChunk) {
+    const std::size_t i = chunk + lane_first;
+    const float4 x = feed4<kSource, true, Nan::Any>(feed, i);
+    uint2 draws = make_uint2(0, 0);
+    if constexpr (kStochastic) draws = draws_at(quantiser.draws, quantiser.offset + i);
+    float4 left;
+    const std::uint32_t packed =
+        quantise4<kStochastic>(x, magnitude, quantiser, geometry, draws, left);
+    store_chunk(codes, geometry, chunk, end, packed);
+    if constexpr (kSource != Source::Gradient) {
+      store4(feed.residual_next, i, end, feed.aligned, left);
+    }
+  }
+}
+
+using EncodeKernel = void (*)(Feed, BlockGeometry, Quantiser, std::byte*, PayloadHeader);
+
+/// The kernel for a block size, and the elements that a warp of it takes.
+template <Source kSource, bool kStochastic>
+EncodeKernel choose_kernel(std::size_t block, std::size_t& warp_elements) {
+  warp_elements = std::max<std::size_t>(block, kChunk);
+  switch (block) {
+    case 32:
+    case 64:
+    case 128:
+      return encode_in_registers<1, kSource, kStochastic>;
+    case 256:
+      return encode_in_registers<2, kSource, kStochastic>;
+    case 512:
+      return encode_in_registers<4, kSource, kStochastic>;
+    case 1024:
+      return encode_in_registers<8, kSource, kStochastic>;
+    default:
+      warp_elements = block;
+      return encode_twice<kSource, kStochastic>;
+  }
+}
+
+class QIntTwin final : public Twin {
+ public:
+  explicit QIntTwin(const TwinParameters& parameters)
+      : Twin(parameters.spec, parameters.arrays, parameters.momentum),
+        layout_{parameters.block, static_cast<std::size_t>(parameters.bits)},
+        levels_((1 << (parameters.bits - 1)) - 1),
+        stochastic_(parameters.stochastic) {}
+
+  std::size_t payload_bytes(std::size_t count) const override {
+    return compressors::kHeaderBytes + layout_.body_bytes(count);
+  }
+  std::size_t workspace_bytes(std::size_t) const override { return 0; }
+
+ private:
+  PayloadHeader header(std::size_t count) const {
+    return make_header(compressors::wire_id::kQInt, static_cast<std::uint8_t>(layout_.bits), count,
+                       payload_bytes(count));
+  }
+
+  void encode(StreamView stream, const Input& input, const SliceContext& context,
+              std::byte* payload, std::byte*) const override {
+    const Quantiser quantiser{draw_stream(context, compressors::Purpose::Rounding), context.offset,
+                              static_cast<float>(levels_)};
+    for_source(input, [&](auto source) {
+      std::size_t warp_elements = 0;
+      const EncodeKernel kernel =
+          stochastic_ ? choose_kernel<source(), true>(layout_.block, warp_elements)
+                      : choose_kernel<source(), false>(layout_.block, warp_elements);
+      kernel<<<blocks_for(input.count, warp_elements * (kBlockThreads / 32)), kBlockThreads, 0,
+               stream.get()>>>(make_feed(input), make_geometry(layout_, input.count, levels_),
+                               quantiser, payload, header(input.count));
+    });
+    check_launch("qint encode");
+  }
+
+  void decode(StreamView stream, Apply apply, const Output& output, const SliceContext&,
+              std::byte*) const override {
+    if (apply == Apply::Clear) return;
+    launch_decode_blocks<false>(stream, output.payload, header(output.count),
+                                make_geometry(layout_, output.count, levels_), apply == Apply::Add,
+                                output.values, output.scale, output.fault);
+  }
+
+  compressors::BlockLayout layout_;
+  int levels_;
+  bool stochastic_;
+};
+
+}  // namespace
+
+std::unique_ptr<Twin> make_qint_twin(const TwinParameters& parameters) {
+  return std::make_unique<QIntTwin>(parameters);
+}
+
+}  // namespace tersum::gpu

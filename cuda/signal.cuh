@@ -1,0 +1,93 @@
+// Flags in peer memory, and waits that always end.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cuda/collective_layout.hpp"
+#include "tersum/error.hpp"
+
+namespace tersum::gpu {
+
+/// Stores `value` after everything that this thread, and threads that it has met at a barrier, have
+/// written before; seen in this order by all GPUs and the host.
+__device__ inline void store_release(std::uint32_t* flag, std::uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
+
+/// Loads a flag; what its writer had written before is visible afterwards.
+__device__ inline std::uint32_t load_acquire(const std::uint32_t* flag) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+  return value;
+}
+
+__device__ inline std::uint32_t load_relaxed(const std::uint32_t* flag) {
+  std::uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+  return value;
+}
+
+/// Nanoseconds of a clock that all blocks share.
+__device__ inline std::uint64_t global_time() {
+  std::uint64_t time;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+  return time;
+}
+
+/// True if counter `reached` is at least `wanted`, modulo 2^32.
+__device__ inline bool has_reached(std::uint32_t reached, std::uint32_t wanted) {
+  return static_cast<std::int32_t>(reached - wanted) >= 0;
+}
+
+/// The waits of one thread. Each wait ends when its condition holds, when the host aborts, when
+/// another thread of the group has failed, or at a deadline that starts with the first long wait.
+class Watch {
+ public:
+  __device__ explicit Watch(const Group& group)
+      : progress_(group.progress), mailbox_(group.mailbox), timeout_ns_(group.timeout_ns) {}
+
+  /// Waits until ready() is true, for something that rank `peer` does. False if it never will be;
+  /// the reason is in the mailbox then, and all that is left to do is to leave the kernel.
+  template <class Ready>
+  __device__ bool wait(int peer, Ready ready) {
+    for (unsigned tries = 1;; ++tries) {
+      if (ready()) return true;
+      if (tries % kPatience == 0 && !may_go_on(peer)) return false;
+    }
+  }
+
+ private:
+  static constexpr unsigned kPatience = 512;
+
+  __device__ bool may_go_on(int peer) {
+    if (load_relaxed(&progress_->failed) != 0) return false;
+    if (load_relaxed(&mailbox_->abort) != 0) return fail(Code::Aborted, peer);
+    if (timeout_ns_ == 0) return true;
+    const std::uint64_t now = global_time();
+    if (deadline_ == 0) deadline_ = now + timeout_ns_;
+    return now < deadline_ || fail(Code::Timeout, peer);
+  }
+
+  __device__ bool fail(Code code, int peer) {
+    const auto number = static_cast<std::uint32_t>(code);
+    if (atomicCAS(&progress_->failed, 0u, number) == 0) {
+      mailbox_->peer = peer;
+      store_release(&mailbox_->code, number);
+    }
+    return false;
+  }
+
+  Progress* progress_;
+  Mailbox* mailbox_;
+  std::uint64_t timeout_ns_;
+  std::uint64_t deadline_ = 0;
+};
+
+/// The board of `rank`.
+__device__ inline Board& board_of(const Group& group, int rank) {
+  return *reinterpret_cast<Board*>(group.arena[rank]);
+}
+
+}  // namespace tersum::gpu

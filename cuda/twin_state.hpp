@@ -1,0 +1,67 @@
+// Device memory that a compressor keeps per gradient: residual, velocity, and hints.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cuda/buffer.hpp"
+#include "cuda/stream.hpp"
+
+namespace tersum::gpu {
+
+/// What compress() of a twin needs to know from one step to the next: the device's form of
+/// CompressorState, with the same contract and the same saved bytes. `arrays` arrays of `count`
+/// fp32, each twice: committed values, which a step only reads, and next ones, provisional until
+/// commit(). All calls are for the thread that drives the gradient; kernels see them in the order
+/// of the streams that they are given.
+class TwinState {
+ public:
+  /// Zero at first (the memory is cleared in `stream`). Allocates: make it once per gradient.
+  TwinState(std::size_t arrays, std::size_t count, StreamView stream);
+
+  std::size_t arrays() const noexcept { return arrays_; }
+  std::size_t count() const noexcept { return count_; }
+
+  /// Elements from `offset` on of array `index`: [count - offset], on the device.
+  const float* current(std::size_t index, std::size_t offset) const noexcept;
+  float* next(std::size_t index, std::size_t offset) const noexcept;
+  /// All arrays hold next values for `count` elements from `offset` on, when the stream gets there.
+  void mark_written(std::size_t offset, std::size_t count);
+
+  /// What a method remembers to be faster, and what no result depends on: kHintWords words on the
+  /// device, zero at first. Never saved, not rolled back.
+  static constexpr std::size_t kHintWords = 8;
+  std::uint32_t* hint() const noexcept;
+
+  /// The next values become the committed ones for all work put into `stream` from now on. Copies
+  /// only where a step has left parts unwritten. Does not block the host.
+  void commit(StreamView stream);
+  /// Forgets the next values.
+  void rollback() noexcept;
+
+  /// Committed values as CompressorState::save() of the same compressor writes them; empty without
+  /// arrays. Blocks the host until `stream` is done.
+  std::vector<std::byte> save(StreamView stream) const;
+  /// The other way. Error InvalidArgument, with nothing changed, if `bytes` is not of this shape or
+  /// holds an infinity or a NaN. Blocks the host until `stream` is done.
+  void load(std::span<const std::byte> bytes, StreamView stream);
+
+ private:
+  struct Range {
+    std::size_t begin;
+    std::size_t end;
+  };
+
+  std::byte* array(std::size_t index, bool next) const noexcept;
+
+  std::size_t arrays_;
+  std::size_t count_;
+  std::size_t stride_;          // bytes from one array to the next
+  bool swapped_ = false;        // which half of `memory_` is committed
+  DeviceBuffer memory_;         // hint, then arrays of one half, then those of the other
+  std::vector<Range> written_;  // sorted, neither overlapping nor touching
+};
+
+}  // namespace tersum::gpu

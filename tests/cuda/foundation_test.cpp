@@ -1,0 +1,165 @@
+// Errors, streams, events, buffers and the pool.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "cuda/buffer.hpp"
+#include "cuda/error.hpp"
+#include "cuda/event.hpp"
+#include "cuda/pool.hpp"
+#include "cuda/stream.hpp"
+#include "tersum/error.hpp"
+
+namespace tersum::gpu {
+namespace {
+
+class Foundation : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_device()) GTEST_SKIP() << "no GPU";
+  }
+};
+
+Code code_of(cudaError_t error) {
+  try {
+    check(error, "call");
+  } catch (const Error& thrown) {
+    return thrown.code();
+  }
+  return Code::Ok;
+}
+
+TEST(GpuError, NamesTheCallAndTheCodeOfCuda) {
+  EXPECT_EQ(code_of(cudaSuccess), Code::Ok);
+  EXPECT_EQ(code_of(cudaErrorMemoryAllocation), Code::OutOfMemory);
+  try {
+    check(cudaErrorInvalidValue, "cudaSomething");
+    FAIL();
+  } catch (const Error& thrown) {
+    EXPECT_EQ(thrown.code(), Code::System);
+    EXPECT_NE(thrown.status().message().find("cudaSomething"), std::string::npos);
+    EXPECT_NE(thrown.status().message().find("cudaErrorInvalidValue"), std::string::npos);
+  }
+}
+
+TEST(BufferPoolClasses, AreAtMostAQuarterTooLarge) {
+  EXPECT_EQ(BufferPool::class_bytes(0), 256u);
+  EXPECT_EQ(BufferPool::class_bytes(256), 256u);
+  EXPECT_EQ(BufferPool::class_bytes(257), 512u);
+  for (std::size_t bytes = 1025; bytes < 10'000'000; bytes += bytes / 7) {
+    const std::size_t rounded = BufferPool::class_bytes(bytes);
+    EXPECT_GE(rounded, bytes);
+    EXPECT_LE(rounded, bytes + bytes / 4 + 1);
+    EXPECT_EQ(rounded % 256, 0u);
+    EXPECT_EQ(BufferPool::class_bytes(rounded), rounded);
+  }
+}
+
+TEST_F(Foundation, BytesTravelToTheDeviceAndBackInTheOrderOfAStream) {
+  const Stream stream(StreamPriority::High);
+  const PinnedBuffer in(1000);
+  const PinnedBuffer out(1000);
+  const DeviceBuffer middle(1000);
+  std::memset(in.data(), 42, in.bytes());
+  check(cudaMemcpyAsync(middle.data(), in.data(), 1000, cudaMemcpyDefault, stream.get()), "copy");
+  check(cudaMemcpyAsync(out.data(), middle.data(), 1000, cudaMemcpyDefault, stream.get()), "copy");
+  const Event done;
+  done.record(stream);
+  done.synchronize();
+  EXPECT_TRUE(done.is_done());
+  EXPECT_EQ(std::memcmp(in.data(), out.data(), 1000), 0);
+}
+
+TEST_F(Foundation, OwnersMoveWhatTheyOwn) {
+  DeviceBuffer first(64);
+  std::byte* data = first.data();
+  const DeviceBuffer second(std::move(first));
+  EXPECT_EQ(second.data(), data);
+  EXPECT_EQ(first.data(), nullptr);
+  EXPECT_EQ(DeviceBuffer(0).data(), nullptr);
+}
+
+TEST_F(Foundation, RefusesMoreMemoryThanThereIs) {
+  try {
+    const DeviceBuffer buffer(std::size_t{1} << 50);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::OutOfMemory);
+  }
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+TEST_F(Foundation, PoolAllocatesNothingInASteadyState) {
+  BufferPool pool;
+  const Stream a;
+  const Stream b;
+  std::size_t after_first = 0;
+  for (int step = 0; step < 20; ++step) {
+    BufferLease one = pool.acquire(1000, a);
+    BufferLease two = pool.acquire(100'000, b);
+    check(cudaMemsetAsync(one.data(), step, one.bytes(), a.get()), "set");
+    check(cudaMemsetAsync(two.data(), step, two.bytes(), b.get()), "set");
+    if (step == 0) after_first = pool.allocations();
+  }
+  EXPECT_EQ(pool.allocations(), after_first);
+  a.synchronize();
+  b.synchronize();
+  pool.trim();
+  EXPECT_EQ(pool.held_bytes(), 0u);
+}
+
+TEST_F(Foundation, PoolOrdersTheNextUserAfterTheLast) {
+  BufferPool pool;
+  const Stream a;
+  const Stream b;
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  const PinnedBuffer out(kBytes);
+  {
+    const BufferLease lease = pool.acquire(kBytes, a);
+    for (int i = 0; i < 50; ++i) {
+      check(cudaMemsetAsync(lease.data(), 1, kBytes, a.get()), "set");
+    }
+  }
+  const BufferLease lease = pool.acquire(kBytes, b);
+  EXPECT_EQ(pool.allocations(), 1u);
+  check(cudaMemsetAsync(lease.data(), 2, kBytes, b.get()), "set");
+  b.synchronize();
+  a.synchronize();
+  check(cudaMemcpy(out.data(), lease.data(), kBytes, cudaMemcpyDefault), "copy");
+  for (std::size_t i = 0; i < kBytes; i += 4097) ASSERT_EQ(out.data()[i], std::byte{2}) << i;
+}
+
+TEST_F(Foundation, PoolLendsIdleBuffersOnlyToACapturedGraph) {
+  BufferPool pool;
+  const Stream stream;
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal), "capture");
+  std::byte* captured = nullptr;
+  {
+    const BufferLease lease = pool.acquire(1 << 20, stream);
+    captured = lease.data();
+    check(cudaMemsetAsync(lease.data(), 1, lease.bytes(), stream.get()), "set");
+  }
+  check(cudaStreamEndCapture(stream.get(), &graph), "capture");
+  EXPECT_NE(pool.acquire(1 << 20, stream).data(), captured);
+  check(cudaGraphDestroy(graph), "graph");
+}
+
+TEST_F(Foundation, EventsMeasureTheWorkBetweenThem) {
+  const Stream stream;
+  const DeviceBuffer buffer(std::size_t{256} << 20);
+  const Event start(Event::Timing::On);
+  const Event end(Event::Timing::On);
+  start.record(stream);
+  check(cudaMemsetAsync(buffer.data(), 1, buffer.bytes(), stream.get()), "set");
+  end.record(stream);
+  end.synchronize();
+  EXPECT_GT(end.milliseconds_since(start), 0.0f);
+}
+
+}  // namespace
+}  // namespace tersum::gpu
