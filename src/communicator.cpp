@@ -64,6 +64,13 @@ struct Checks {
       refuse(kind, std::string(name) + " is not aligned to its element type " +
                        std::string(to_string(value)));
   }
+  /// True if the tensors are in device memory. Both are, or none (null: has no part in it).
+  bool device(const void* input, const void* output) const {
+    const bool first = runtime::is_device_memory(input ? input : output);
+    if (input && output && input != output && runtime::is_device_memory(output) != first)
+      refuse(kind, "one tensor is in device memory and the other is not");
+    return first;
+  }
   void peer(const char* name, int rank) const {
     if (rank < 0 || rank >= state.group->size())
       refuse(kind, std::string(name) + " " + std::to_string(rank) + " is outside 0.." +
@@ -81,7 +88,7 @@ std::shared_ptr<Operation> make_operation(CommunicatorState& state, const Signat
                                           std::shared_ptr<WorkState> work, Operation::Body body) {
   if (options.stream.handle != nullptr)
     throw Error(Code::Unsupported,
-                "streams belong to device memory, which this build has no support for");
+                "streams belong to device memory; these tensors are in host memory");
   if (options.timeout.count() < 0) refuse(signature.kind, "the timeout is negative");
   constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
   const auto timeout =
@@ -132,6 +139,31 @@ Reduction reduction_of(const void* input, void* output, std::size_t count, DType
   return {input, output, count, dtype, op, options.pre_scale, options.post_scale};
 }
 
+runtime::DeviceCall device_reduction(CallKind kind, const void* input, void* output,
+                                     std::size_t count, DType dtype, ReduceOp op,
+                                     const CallOptions& options) {
+  return {.kind = kind,
+          .input = input,
+          .output = output,
+          .count = count,
+          .dtype = dtype,
+          .op = op,
+          .pre_scale = options.pre_scale,
+          .post_scale = options.post_scale,
+          .stream = options.stream};
+}
+
+runtime::DeviceCall device_copy(CallKind kind, const void* input, void* output, std::size_t count,
+                                DType dtype, int peer, const CallOptions& options) {
+  return {.kind = kind,
+          .input = input,
+          .output = output,
+          .count = count,
+          .dtype = dtype,
+          .peer = peer,
+          .stream = options.stream};
+}
+
 }  // namespace
 
 int Communicator::rank() const {
@@ -167,6 +199,9 @@ Work Communicator::all_reduce(const void* input, void* output, std::size_t count
   check.scales(dtype, options);
   check.memory("input", input, count, dtype);
   check.memory("output", output, count, dtype);
+  if (count > 0 && check.device(input, output))
+    return state.device().start(
+        device_reduction(check.kind, input, output, count, dtype, op, options));
   const auto call = reduction_of(input, output, count, dtype, op, options);
   const auto algorithm = runtime::parse_algorithm(config().algorithm);
   const auto signature =
@@ -185,6 +220,9 @@ Work Communicator::reduce_scatter(const void* input, void* output, std::size_t c
   check.scales(dtype, options);
   check.memory("input", input, count, dtype);
   check.memory("output", output, count, dtype);
+  if (count > 0 && check.device(input, output))
+    return state.device().start(
+        device_reduction(check.kind, input, output, count, dtype, op, options));
   const auto call = reduction_of(input, output, count, dtype, op, options);
   return start(
       state, signature_of(CallKind::ReduceScatter, dtype, count, op, -1, scale_digest(options)),
@@ -199,6 +237,8 @@ Work Communicator::all_gather(const void* input, void* output, std::size_t count
   check.no_scales(options);
   check.memory("input", input, count, dtype);
   check.memory("output", output, count, dtype);
+  if (count > 0 && check.device(input, output))
+    return state.device().start(device_copy(check.kind, input, output, count, dtype, -1, options));
   std::vector<std::size_t> counts(static_cast<std::size_t>(state.group->size()), count);
   return start(state, signature_of(CallKind::AllGather, dtype, count), options,
                [=](Operation& operation) {
@@ -224,6 +264,8 @@ Work Communicator::all_gather_v(const void* input, void* output,
     digest = runtime::mix(digest, count);
   }
   check.memory("input", input, counts[static_cast<std::size_t>(state.group->rank())], dtype);
+  if (total > 0 && check.device(input, output))
+    return state.device().start(device_copy(check.kind, input, output, total, dtype, -1, options));
   std::vector<std::size_t> copy(counts.begin(), counts.end());
   return start(state, signature_of(CallKind::AllGatherV, dtype, total, ReduceOp::Sum, -1, digest),
                options, [=](Operation& operation) {
@@ -239,6 +281,8 @@ Work Communicator::broadcast(void* data, std::size_t count, DType dtype, int roo
   check.no_scales(options);
   check.peer("root", root);
   check.memory("data", data, count, dtype);
+  if (count > 0 && check.device(data, data))
+    return state.device().start(device_copy(check.kind, data, data, count, dtype, root, options));
   const std::size_t bytes = count * element_bytes(dtype);
   return start(
       state, signature_of(CallKind::Broadcast, dtype, count, ReduceOp::Sum, root), options,
@@ -255,6 +299,12 @@ Work Communicator::reduce(const void* input, void* output, std::size_t count, DT
   check.peer("root", root);
   check.memory("input", input, count, dtype);
   if (state.group->rank() == root) check.memory("output", output, count, dtype);
+  const void* result = state.group->rank() == root ? output : nullptr;
+  if (count > 0 && check.device(input, result)) {
+    auto on_device = device_reduction(check.kind, input, output, count, dtype, op, options);
+    on_device.peer = root;
+    return state.device().start(on_device);
+  }
   const auto call = reduction_of(input, output, count, dtype, op, options);
   return start(
       state, signature_of(CallKind::Reduce, dtype, count, op, root, scale_digest(options)), options,
@@ -269,6 +319,8 @@ Work Communicator::all_to_all(const void* input, void* output, std::size_t count
   check.no_scales(options);
   check.memory("input", input, count, dtype);
   check.memory("output", output, count, dtype);
+  if (count > 0 && check.device(input, output))
+    return state.device().start(device_copy(check.kind, input, output, count, dtype, -1, options));
   std::vector<std::size_t> counts(static_cast<std::size_t>(state.group->size()), count);
   return start(state, signature_of(CallKind::AllToAll, dtype, count), options,
                [=](Operation& operation) {
@@ -293,6 +345,8 @@ Work Communicator::all_to_all_v(const void* input, std::span<const std::size_t> 
                            " elements but expects " + std::to_string(receive_counts[rank]));
   for (std::size_t count : send_counts) check.memory("input", input, count, dtype);
   for (std::size_t count : receive_counts) check.memory("output", output, count, dtype);
+  if (check.device(input, output))
+    return state.device().start(device_copy(check.kind, input, output, 0, dtype, -1, options));
   std::vector<std::size_t> sends(send_counts.begin(), send_counts.end()),
       receives(receive_counts.begin(), receive_counts.end());
   return start(state, signature_of(CallKind::AllToAllV, dtype, 0), options,
@@ -310,6 +364,11 @@ Work Communicator::send(const void* data, std::size_t count, DType dtype, int pe
   check.peer("peer", peer);
   if (peer == state.group->rank()) refuse(check.kind, "a rank cannot send to itself");
   check.memory("data", data, count, dtype);
+  if (count > 0 && check.device(data, data)) {
+    auto on_device = device_copy(check.kind, data, nullptr, count, dtype, peer, options);
+    on_device.sending = true;
+    return state.device().start(on_device);
+  }
   const std::size_t bytes = count * element_bytes(dtype);
   return start_pair(
       state, signature_of(CallKind::PointToPoint, dtype, count), options, peer, true,
@@ -325,6 +384,9 @@ Work Communicator::receive(void* data, std::size_t count, DType dtype, int peer,
   check.peer("peer", peer);
   if (peer == state.group->rank()) refuse(check.kind, "a rank cannot receive from itself");
   check.memory("data", data, count, dtype);
+  if (count > 0 && check.device(data, data))
+    return state.device().start(
+        device_copy(check.kind, nullptr, data, count, dtype, peer, options));
   const std::size_t bytes = count * element_bytes(dtype);
   return start_pair(
       state, signature_of(CallKind::PointToPoint, dtype, count), options, peer, false,

@@ -86,14 +86,24 @@ Session::Session(const Config& config, int rank, int size, std::unique_ptr<Engin
       engine_(std::move(engine)) {}
 
 Session::~Session() {
+  const auto end = [](Engine& engine, const auto& devices) {
+    engine.shutdown();
+    for (const auto& device : devices) device->close();
+  };
   if (!engine_->on_engine_thread()) {
-    engine_->shutdown();
+    end(*engine_, devices_);
     return;
   }
   // The last handle went in a completion callback: the engine cannot join itself.
-  std::thread([engine = std::shared_ptr<Engine>(std::move(engine_)), trace = trace_] {
-    engine->shutdown();
+  std::thread([end, engine = std::shared_ptr<Engine>(std::move(engine_)), trace = trace_,
+               devices = std::move(devices_)] {
+    end(*engine, devices);
   }).detach();
+}
+
+void Session::keep(std::shared_ptr<runtime::DeviceCollectives> device) {
+  const std::lock_guard lock(mutex_);
+  devices_.push_back(std::move(device));
 }
 
 void Session::run_on_engine(const std::function<void()>& function) const {
@@ -113,8 +123,21 @@ CommunicatorState::CommunicatorState(std::shared_ptr<Session> owner,
 }
 
 CommunicatorState::~CommunicatorState() {
+  if (device_) device_->drain();
   session->engine().submit(runtime::make_command(
       [engine = &session->engine(), id = group->id()] { engine->remove_group(id); }));
+}
+
+runtime::DeviceCollectives& CommunicatorState::device() {
+  const std::lock_guard lock(mutex_);
+  if (!device_) {
+    device_ = runtime::open_device_collectives(*this);
+    session->keep(device_);
+    group->on_failure([weak = std::weak_ptr(device_)] {
+      if (const auto device = weak.lock()) device->abort();
+    });
+  }
+  return *device_;
 }
 
 Communicator Communicator::connect(const Config& config) {

@@ -3,8 +3,10 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
+#include "src/device/device_collectives.hpp"
 #include "src/engine/engine.hpp"
 #include "src/log.hpp"
 #include "src/trace.hpp"
@@ -30,6 +32,9 @@ class Session {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
 
+  /// Keeps `device` until all ranks have said good-bye: until then peers may write into its memory.
+  void keep(std::shared_ptr<runtime::DeviceCollectives> device);
+
   /// Runs `function` on the engine's thread and waits for it.
   void run_on_engine(const std::function<void()>& function) const;
 
@@ -38,6 +43,8 @@ class Session {
   const int rank_, size_;
   std::shared_ptr<Trace> trace_;
   std::unique_ptr<runtime::Engine> engine_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<runtime::DeviceCollectives>> devices_;
 };
 
 /// The state behind Communicator.
@@ -48,6 +55,13 @@ class CommunicatorState {
 
   const std::shared_ptr<Session> session;
   const std::shared_ptr<runtime::Group> group;
+
+  /// Its way over the GPUs' memory. The first call opens it, on all ranks, and blocks for that.
+  runtime::DeviceCollectives& device();
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<runtime::DeviceCollectives> device_;
 };
 
 /// Wraps a transport before it is connected (tests put a faulty one around it).

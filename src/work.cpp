@@ -25,18 +25,12 @@ void WorkState::complete(const Status& status) noexcept {
   for (auto& callback : callbacks) callback(status);
 }
 
-bool WorkState::wait_for(std::chrono::nanoseconds timeout) const {
-  if (timeout > std::chrono::hours(24 * 365)) {  // now + timeout would overflow
-    wait();
-    return true;
-  }
+bool WorkState::wait_for(std::chrono::nanoseconds timeout) {
+  const auto ended = [this] { return done_.load(std::memory_order_relaxed); };
   std::unique_lock lock(mutex_);
-  return ended_.wait_for(lock, timeout, [this] { return done_.load(std::memory_order_relaxed); });
-}
-
-void WorkState::wait() const {
-  std::unique_lock lock(mutex_);
-  ended_.wait(lock, [this] { return done_.load(std::memory_order_relaxed); });
+  if (timeout <= std::chrono::hours(24 * 365)) return ended_.wait_for(lock, timeout, ended);
+  ended_.wait(lock, ended);  // now + timeout would overflow
+  return true;
 }
 
 void WorkState::on_complete(std::function<void(const Status&)> callback) {
@@ -58,7 +52,7 @@ WorkState& checked(const std::shared_ptr<WorkState>& state) {
 }  // namespace
 
 bool Work::done() const {
-  return checked(state_).done();
+  return checked(state_).look();
 }
 
 void Work::wait() const {
@@ -73,11 +67,13 @@ bool Work::wait(std::chrono::nanoseconds timeout) const {
 }
 
 Status Work::status() const {
-  return checked(state_).status();
+  checked(state_).look();
+  return state_->status();
 }
 
 Stage Work::stage() const {
-  return checked(state_).stage();
+  checked(state_).look();
+  return state_->stage();
 }
 
 void Work::on_complete(std::function<void(const Status&)> callback) const {

@@ -15,6 +15,7 @@ namespace {
 // first: one turn may hold large copies.
 constexpr int kPollTurns = 16;
 constexpr auto kPollInterval = std::chrono::milliseconds(1);
+constexpr auto kWatchInterval = std::chrono::microseconds(100);  // of work that ends on a device
 
 }  // namespace
 
@@ -34,6 +35,7 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<boost::asio::io_con
       wake_descriptor_(*context_),
       ticker_(*context_),
       grace_(*context_),
+      watcher_(*context_),
       pool_(options.threads) {
   transport_->connect(rank, addresses, *this);
   const int wake = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -123,6 +125,26 @@ void Engine::sleep() {
   sleeping_.store(false, std::memory_order_seq_cst);
   std::uint64_t count = 0;
   [[maybe_unused]] auto got = ::read(wake_descriptor_.native_handle(), &count, sizeof(count));
+}
+
+void Engine::watch(std::shared_ptr<WorkState> work) {
+  submit(make_command([this, work = std::move(work)]() mutable {
+    watched_.push_back(std::move(work));
+    look_at_watched();
+  }));
+}
+
+void Engine::look_at_watched() {
+  const auto looked_at = std::exchange(watched_, {});  // callbacks may submit more
+  for (const auto& work : looked_at)
+    if (!work->look()) watched_.push_back(work);
+  if (watched_.empty() || watching_) return;
+  watching_ = true;
+  watcher_.expires_after(kWatchInterval);
+  watcher_.async_wait([this](const boost::system::error_code& error) {
+    watching_ = false;
+    if (!error) look_at_watched();
+  });
 }
 
 // ---- groups and operations ----

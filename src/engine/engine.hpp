@@ -75,6 +75,11 @@ class Engine final : private transport::Listener, private transport::ControlList
   /// Releases what has arrived for an operation that will never run here.
   void forget(std::uint32_t group, std::uint64_t number);
 
+  /// Looks at `work` from time to time until it is done. Any thread.
+  void watch(std::shared_ptr<WorkState> work);
+  /// Looks at all that is watched, now.
+  void look_at_watched();
+
   void resume_later(std::coroutine_handle<> handle) { ready_.push_back(handle); }
   transport::Transport& transport() noexcept { return *transport_; }
   WorkerPool& pool() noexcept { return pool_; }
@@ -134,8 +139,9 @@ class Engine final : private transport::Listener, private transport::ControlList
   std::unique_ptr<transport::ControlPlane> control_;
   boost::asio::posix::stream_descriptor transport_descriptor_, wake_descriptor_;
   bool transport_waiting_ = false, wake_waiting_ = false;
-  boost::asio::steady_timer ticker_, grace_;
-  bool ticking_ = false;
+  boost::asio::steady_timer ticker_, grace_, watcher_;
+  bool ticking_ = false, watching_ = false;
+  std::vector<std::shared_ptr<WorkState>> watched_;
 
   CommandQueue commands_;
   std::atomic<bool> sleeping_{false};

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -50,10 +51,25 @@ class Group {
   }
   /// The first failure stays. Returns true if this was it.
   bool set_failure(const Status& status) {
-    std::lock_guard lock(mutex_);
-    if (!failure_.is_ok()) return false;
-    failure_ = status;
+    std::function<void()> told;
+    {
+      std::lock_guard lock(mutex_);
+      if (!failure_.is_ok()) return false;
+      failure_ = status;
+      told = on_failure_;
+    }
+    if (told) told();
     return true;
+  }
+  /// Calls `function` when the communicator ends: at once if it has, else from the engine's thread.
+  /// Any thread; the last one counts.
+  void on_failure(std::function<void()> function) {
+    {
+      std::lock_guard lock(mutex_);
+      on_failure_ = function;
+      if (failure_.is_ok()) return;
+    }
+    function();
   }
 
   /// True if both keys name parts of one operation that fail together.
@@ -96,6 +112,7 @@ class Group {
   std::unordered_map<int, int> index_;
   mutable std::mutex mutex_;
   Status failure_;
+  std::function<void()> on_failure_;
 };
 
 }  // namespace tersum::runtime

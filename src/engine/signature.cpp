@@ -28,6 +28,8 @@ const char* to_string(CallKind kind) noexcept {
       return "split";
     case CallKind::ExchangeSetup:
       return "gradient exchange set-up";
+    case CallKind::DeviceSetup:
+      return "set-up of device collectives";
     case CallKind::ExchangeSlice:
       return "gradient exchange";
   }

@@ -24,6 +24,7 @@ enum class CallKind : std::uint8_t {
   Split,
   ExchangeSetup,
   ExchangeSlice,
+  DeviceSetup,
 };
 const char* to_string(CallKind kind) noexcept;
 

@@ -13,12 +13,21 @@
 
 namespace tersum {
 
-/// Completed once, by the engine; read by anyone.
+/// Completed once, by the engine; read by anyone. Work on a device completes itself when somebody
+/// looks.
 class WorkState {
  public:
+  WorkState() = default;
+  virtual ~WorkState() = default;
+  WorkState(const WorkState&) = delete;
+  WorkState& operator=(const WorkState&) = delete;
+
   bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   Stage stage() const noexcept { return stage_.load(std::memory_order_relaxed); }
   void set_stage(Stage stage) noexcept { stage_.store(stage, std::memory_order_relaxed); }
+
+  /// Completes it if nobody else will and its end has come. Returns done(). Any thread.
+  virtual bool look() noexcept { return done(); }
 
   Status status() const;
 
@@ -26,10 +35,10 @@ class WorkState {
   void complete(const Status& status) noexcept;
 
   /// False if still pending after `timeout`.
-  bool wait_for(std::chrono::nanoseconds timeout) const;
-  void wait() const;
+  virtual bool wait_for(std::chrono::nanoseconds timeout);
+  void wait() { wait_for(std::chrono::nanoseconds::max()); }
 
-  void on_complete(std::function<void(const Status&)> callback);
+  virtual void on_complete(std::function<void(const Status&)> callback);
 
  private:
   mutable std::mutex mutex_;

@@ -231,7 +231,7 @@ void ExchangeState::wait(std::size_t index) {
   Work(std::move(work)).wait();
 }
 
-void ExchangeState::await(const WorkState& work) const {
+void ExchangeState::await(WorkState& work) const {
   const auto timeout = session_->config().timeout;
   while (!work.wait_for(timeout)) {
     std::lock_guard lock(mutex_);

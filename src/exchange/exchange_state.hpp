@@ -89,7 +89,7 @@ class ExchangeState : public std::enable_shared_from_this<ExchangeState> {
 
   /// Waits for one work of this step. Error Timeout if gradients that were never submitted hold it
   /// up for too long; those that were have deadlines of their own.
-  void await(const WorkState& work) const;
+  void await(WorkState& work) const;
 
   // [engine]
   void begin_round(std::uint64_t round, std::uint64_t step);

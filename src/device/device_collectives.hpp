@@ -1,0 +1,61 @@
+// Collectives on device memory between the ranks of one host: straight from the caller's thread
+// into the caller's stream, past the engine.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "src/engine/signature.hpp"
+#include "tersum/types.hpp"
+#include "tersum/work.hpp"
+
+namespace tersum {
+
+class CommunicatorState;
+
+namespace runtime {
+
+/// Arguments of one call, checked already.
+struct DeviceCall {
+  CallKind kind;
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::Float32;
+  ReduceOp op = ReduceOp::Sum;
+  int peer = -1;         ///< root, or who is sent to or received from
+  bool sending = false;  ///< PointToPoint: which end this is
+  double pre_scale = 1.0, post_scale = 1.0;
+  Stream stream{};
+};
+
+/// One communicator's way over peer memory. Any thread.
+class DeviceCollectives {
+ public:
+  virtual ~DeviceCollectives() = default;
+
+  /// Puts the call into its stream. The Work is done when the stream has done it; while the stream
+  /// is being captured into a graph it is done at once, and the graph's replays are the caller's to
+  /// wait for.
+  virtual Work start(const DeviceCall& call) = 0;
+
+  /// Ends all kernels here, running and future: something has failed. Never blocks.
+  virtual void abort() noexcept = 0;
+
+  /// Blocks until no kernel of this group runs here any more, and its works are done.
+  virtual void drain() noexcept = 0;
+
+  /// The engine is gone; works that are left only report what has happened to them.
+  virtual void close() noexcept = 0;
+};
+
+/// True if `data` is memory of a GPU. False in builds without CUDA and where there is no GPU.
+bool is_device_memory(const void* data) noexcept;
+
+/// Collective: all ranks of the group call it at the same place in their order of calls. For the
+/// calling thread's current device. Error Unsupported on every rank if the ranks do not share a
+/// host, or their GPUs cannot map each other's memory.
+std::shared_ptr<DeviceCollectives> open_device_collectives(CommunicatorState& communicator);
+
+}  // namespace runtime
+}  // namespace tersum

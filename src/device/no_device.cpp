@@ -1,0 +1,14 @@
+// Builds without CUDA: no memory is device memory, so nobody asks for collectives on it.
+#include "src/device/device_collectives.hpp"
+
+namespace tersum::runtime {
+
+bool is_device_memory(const void*) noexcept {
+  return false;
+}
+
+std::shared_ptr<DeviceCollectives> open_device_collectives(CommunicatorState&) {
+  throw Error(Code::Unsupported, "this build has no support for device memory");
+}
+
+}  // namespace tersum::runtime
