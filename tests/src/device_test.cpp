@@ -1,0 +1,220 @@
+// Collectives on device memory, as a program with one thread for each GPU calls them.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <numeric>
+#include <vector>
+
+#include "cuda/buffer.hpp"
+#include "cuda/device.hpp"
+#include "cuda/error.hpp"
+#include "cuda/stream.hpp"
+#include "src/support.hpp"
+
+namespace tersum::test {
+namespace {
+
+class Device : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpu::devices().empty()) GTEST_SKIP() << "no GPU here";
+    ranks_ = std::min<int>(4, static_cast<int>(gpu::devices().size()));
+    world_ = make_world(ranks_);
+  }
+
+  /// Calls function(rank, communicator, stream) for every rank, on a GPU of its own.
+  template <class Function>
+  void on_each_gpu(const Function& function) {
+    each_rank(ranks_, [&](int rank) {
+      gpu::check(cudaSetDevice(rank), "cudaSetDevice");
+      const gpu::Stream stream;
+      function(rank, world_[static_cast<std::size_t>(rank)], stream.view());
+      stream.synchronize();
+    });
+  }
+
+  int ranks_ = 0;
+  World world_;
+};
+
+/// count floats in device memory.
+class Tensor {
+ public:
+  Tensor(const std::vector<float>& values, gpu::StreamView stream)
+      : memory_(values.size() * sizeof(float)), count_(values.size()) {
+    gpu::check(cudaMemcpyAsync(data(), values.data(), values.size() * sizeof(float),
+                               cudaMemcpyHostToDevice, stream.get()),
+               "cudaMemcpyAsync");
+  }
+  float* data() { return memory_.as<float>(); }
+  std::size_t count() const { return count_; }
+  std::vector<float> read(gpu::StreamView stream) {
+    std::vector<float> values(count_);
+    gpu::check(cudaMemcpyAsync(values.data(), data(), count_ * sizeof(float),
+                               cudaMemcpyDeviceToHost, stream.get()),
+               "cudaMemcpyAsync");
+    stream.synchronize();
+    return values;
+  }
+
+ private:
+  gpu::DeviceBuffer memory_;
+  std::size_t count_;
+};
+
+std::vector<float> values_of(int rank, std::size_t count) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] = static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 13) % 101);
+  return values;
+}
+
+std::vector<float> sum_of(int ranks, std::size_t count) {
+  std::vector<float> sum(count);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto values = values_of(rank, count);
+    for (std::size_t i = 0; i < count; ++i) sum[i] += values[i];
+  }
+  return sum;
+}
+
+TEST_F(Device, AllReduceGoesIntoTheCallersStream) {
+  on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
+    for (const std::size_t count : {1u, 1000u, 300'001u, 5'000'003u}) {
+      Tensor tensor(values_of(rank, count), stream);
+      const Work work = communicator.all_reduce(tensor.data(), tensor.data(), count, DType::Float32,
+                                                ReduceOp::Sum, {.stream = stream});
+      EXPECT_EQ(tensor.read(stream), sum_of(ranks_, count));  // in the order of the stream
+      EXPECT_TRUE(work.done());
+      EXPECT_EQ(work.stage(), Stage::Done);
+      work.wait();
+    }
+  });
+}
+
+TEST_F(Device, CallbacksComeWithoutAnybodyWaiting) {
+  on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
+    Tensor tensor(values_of(rank, 1000), stream);
+    std::atomic<int> ended{0};
+    communicator
+        .all_reduce(tensor.data(), tensor.data(), 1000, DType::Float32, ReduceOp::Average,
+                    {.stream = stream})
+        .on_complete([&](const Status& status) { ended = status.is_ok() ? 1 : -1; });
+    const auto begin = std::chrono::steady_clock::now();
+    while (ended == 0 && std::chrono::steady_clock::now() - begin < kHang)
+      std::this_thread::yield();
+    EXPECT_EQ(ended, 1);
+  });
+}
+
+TEST_F(Device, GraphsReplayWhatWasCaptured) {
+  constexpr std::size_t kCount = 5000;
+  on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
+    Tensor input(values_of(rank, kCount), stream), output(std::vector<float>(kCount), stream);
+    const CallOptions options{.stream = stream};
+    communicator.barrier().wait();
+    communicator  // opens the way over peer memory, which cannot be captured
+        .all_reduce(input.data(), output.data(), kCount, DType::Float32, ReduceOp::Sum, options)
+        .wait();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    gpu::check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "capture");
+    EXPECT_TRUE(
+        communicator
+            .all_reduce(input.data(), output.data(), kCount, DType::Float32, ReduceOp::Sum, options)
+            .done());
+    gpu::check(cudaStreamEndCapture(stream.get(), &graph), "capture");
+    gpu::check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+    for (int replay = 0; replay < 100; ++replay) {
+      gpu::check(cudaMemsetAsync(output.data(), 0xff, kCount * sizeof(float), stream.get()),
+                 "cudaMemsetAsync");
+      gpu::check(cudaGraphLaunch(executable, stream.get()), "cudaGraphLaunch");
+    }
+    EXPECT_EQ(output.read(stream), sum_of(ranks_, kCount));
+    cudaGraphExecDestroy(executable);
+    cudaGraphDestroy(graph);
+  });
+}
+
+TEST_F(Device, OtherCollectivesWorkTheSameWay) {
+  constexpr std::size_t kCount = 1003;
+  on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
+    const auto n = static_cast<std::size_t>(ranks_), me = static_cast<std::size_t>(rank);
+    const CallOptions options{.stream = stream};
+    Tensor one(values_of(rank, kCount), stream), all(std::vector<float>(n * kCount), stream);
+    communicator.all_gather(one.data(), all.data(), kCount, DType::Float32, options);
+    const auto gathered = all.read(stream);
+    for (int r = 0; r < ranks_; ++r) {
+      const auto part = gathered.begin() + r * static_cast<std::ptrdiff_t>(kCount);
+      EXPECT_TRUE(std::ranges::equal(part, part + kCount, values_of(r, kCount).begin(),
+                                     std::unreachable_sentinel));
+    }
+
+    communicator.reduce_scatter(all.data(), one.data(), kCount, DType::Float32, ReduceOp::Sum,
+                                options);
+    auto scaled = values_of(rank, kCount);
+    for (float& value : scaled) value *= static_cast<float>(ranks_);
+    EXPECT_EQ(one.read(stream), scaled);
+
+    Tensor sent(values_of(rank, kCount), stream);
+    communicator.broadcast(sent.data(), kCount, DType::Float32, ranks_ - 1, options);
+    EXPECT_EQ(sent.read(stream), values_of(ranks_ - 1, kCount));
+
+    Tensor mine(values_of(rank, kCount), stream), sum(std::vector<float>(kCount), stream);
+    communicator.reduce(mine.data(), rank == 0 ? sum.data() : nullptr, kCount, DType::Float32,
+                        ReduceOp::Sum, 0, options);
+    if (rank == 0) {
+      EXPECT_EQ(sum.read(stream), sum_of(ranks_, kCount));
+    }
+
+    Tensor parts(values_of(rank, n * kCount), stream),
+        mixed(std::vector<float>(n * kCount), stream);
+    communicator.all_to_all(parts.data(), mixed.data(), kCount, DType::Float32, options);
+    const auto exchanged = mixed.read(stream);
+    for (std::size_t r = 0; r < n; ++r) {
+      const auto theirs = values_of(static_cast<int>(r), n * kCount);
+      for (std::size_t i = 0; i < kCount; ++i)
+        ASSERT_EQ(exchanged[r * kCount + i], theirs[me * kCount + i]);
+    }
+  });
+}
+
+TEST_F(Device, AbortEndsWhatWaitsForAPeer) {
+  if (ranks_ < 2) GTEST_SKIP() << "one GPU only";
+  on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
+    const CallOptions options{.stream = stream};
+    Tensor tensor(values_of(rank, 1000), stream);
+    communicator
+        .all_reduce(tensor.data(), tensor.data(), 1000, DType::Float32, ReduceOp::Sum, options)
+        .wait();
+    if (rank == 0) {
+      const Work work = communicator.all_reduce(tensor.data(), tensor.data(), 1000, DType::Float32,
+                                                ReduceOp::Sum, options);
+      EXPECT_FALSE(work.wait(std::chrono::milliseconds(100)));
+      communicator.abort("enough");
+      EXPECT_EQ(outcome(work).code(), Code::Aborted);
+      EXPECT_THROW(communicator.all_reduce(tensor.data(), tensor.data(), 1000, DType::Float32,
+                                           ReduceOp::Sum, options),
+                   Error);
+    }
+    Tensor other(values_of(rank, 10), stream);  // the GPU goes on working
+    EXPECT_EQ(other.read(stream), values_of(rank, 10));
+  });
+}
+
+TEST_F(Device, TensorsInDifferentMemoriesAreRefused) {
+  on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
+    Tensor tensor(values_of(rank, 10), stream);
+    std::array<float, 10> host{};
+    EXPECT_THROW(communicator.all_reduce(host.data(), tensor.data(), 10, DType::Float32), Error);
+    EXPECT_THROW(communicator.all_reduce(host.data(), host.data(), 10, DType::Float32,
+                                         ReduceOp::Sum, {.stream = stream}),
+                 Error);
+  });
+}
+
+}  // namespace
+}  // namespace tersum::test
