@@ -27,6 +27,7 @@ class BufferRing {
   /// Everything of the first slot, guards included.
   std::byte* first() noexcept { return memory_.get(); }
   std::size_t stride_bytes() const noexcept { return stride_bytes_; }
+  std::size_t total_bytes() const noexcept { return total_bytes_; }
 
  private:
   struct Free {

@@ -18,6 +18,7 @@ constexpr std::size_t kLargestBytes = std::size_t{1} << 40;
 struct Words {
   std::string collective, minimum = "4", maximum = "64M", dtype = "fp32", op = "sum";
   bool check = false, no_check = false, only_in_place = false, only_out_of_place = false;
+  std::string device = "host";
 };
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -77,11 +78,29 @@ void add_options(CLI::App& app, Options& options, Words& words) {
           CLI::IsMember({"auto", "direct", "oneshot", "twoshot", "ring", "halving", "doubling"}));
   app.add_option("--transport", options.transport, "auto, tcp or shm")
       ->check(CLI::IsMember({"auto", "tcp", "shm"}));
+  app.add_option("--device", words.device, "where the tensors are: host or cuda")
+      ->check(CLI::IsMember({"host", "cuda"}))
+      ->capture_default_str();
+  app.add_flag("--graph", options.graph, "with --device cuda: replay a CUDA graph of the calls");
   app.add_option("--compressor", options.compressor,
                  "all-reduce through a gradient exchange with this compressor (a spec)");
   app.add_option("--json", options.json, "file for the results as JSON");
   app.add_option("--timeout", options.timeout_ms, "milliseconds for one operation")
       ->check(CLI::Range(1, 86'400'000));
+}
+
+void check_device(const Words& words, const Options& options) {
+  switch (options.collective->collective) {
+    case Collective::AllGatherV:
+    case Collective::AllToAllV:
+    case Collective::SendReceive:
+    case Collective::Barrier:
+      refuse("--device cuda does not go with " + words.collective);
+    default:
+      break;
+  }
+  if (!options.compressor.empty()) refuse("--device cuda does not go with --compressor");
+  if (!options.algorithm.empty()) refuse("--algorithm belongs to host memory");
 }
 
 /// What the words mean, and whether they go together.
@@ -114,6 +133,9 @@ void interpret(const Words& words, Options& options) {
   if (options.root < 0) refuse("--root " + std::to_string(options.root) + " is negative");
   const bool all_reduce = options.collective->collective == Collective::AllReduce;
   if (!options.algorithm.empty() && !all_reduce) refuse("--algorithm belongs to allreduce");
+  options.device = words.device == "cuda";
+  if (options.graph && !options.device) refuse("--graph needs --device cuda");
+  if (options.device) check_device(words, options);
   if (options.compressor.empty()) return;
   if (!all_reduce) refuse("--compressor belongs to allreduce");
   if (!is_floating(options.dtype)) {

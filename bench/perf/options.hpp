@@ -30,6 +30,8 @@ struct Options {
   std::string algorithm;   ///< empty: TERSUM_ALGORITHM
   std::string transport;   ///< empty: TERSUM_TRANSPORT
   std::string compressor;  ///< empty: the plain collective
+  bool device = false;     ///< tensors in GPU memory, rank r on GPU r % GPUs
+  bool graph = false;      ///< device: calls are captured into a graph
   std::string json;        ///< file for rank 0's results; empty: none
   int timeout_ms = 0;      ///< 0: TERSUM_TIMEOUT_MS
 

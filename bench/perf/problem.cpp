@@ -169,41 +169,48 @@ Shape make_shape(const Problem& problem, std::size_t elements) {
   return shape;
 }
 
-Call make_call(const Communicator& communicator, const Problem& problem) {
-  return [communicator = Communicator(communicator), problem](const Shape& shape, const void* input,
-                                                              void* output) mutable {
+Start make_start(const Communicator& communicator, const Problem& problem, Stream stream) {
+  return [communicator = Communicator(communicator), problem, stream](
+             const Shape& shape, const void* input, void* output) mutable -> Work {
     const DType dtype = problem.dtype;
+    const CallOptions options{.stream = stream};
     const int next = (problem.rank + 1) % problem.ranks;
     const int previous = (problem.rank + problem.ranks - 1) % problem.ranks;
     switch (problem.traits->collective) {
       case Collective::AllReduce:
-        return communicator.all_reduce(input, output, shape.count, dtype, problem.op).wait();
+        return communicator.all_reduce(input, output, shape.count, dtype, problem.op, options);
       case Collective::ReduceScatter:
-        return communicator.reduce_scatter(input, output, shape.count, dtype, problem.op).wait();
+        return communicator.reduce_scatter(input, output, shape.count, dtype, problem.op, options);
       case Collective::AllGather:
-        return communicator.all_gather(input, output, shape.count, dtype).wait();
+        return communicator.all_gather(input, output, shape.count, dtype, options);
       case Collective::AllGatherV:
-        return communicator.all_gather_v(input, output, shape.receive_counts, dtype).wait();
+        return communicator.all_gather_v(input, output, shape.receive_counts, dtype, options);
       case Collective::Broadcast:
-        return communicator.broadcast(output, shape.count, dtype, problem.root).wait();
+        return communicator.broadcast(output, shape.count, dtype, problem.root, options);
       case Collective::Reduce:
-        return communicator.reduce(input, output, shape.count, dtype, problem.op, problem.root)
-            .wait();
+        return communicator.reduce(input, output, shape.count, dtype, problem.op, problem.root,
+                                   options);
       case Collective::AllToAll:
-        return communicator.all_to_all(input, output, shape.count, dtype).wait();
+        return communicator.all_to_all(input, output, shape.count, dtype, options);
       case Collective::AllToAllV:
-        return communicator
-            .all_to_all_v(input, shape.send_counts, output, shape.receive_counts, dtype)
-            .wait();
+        return communicator.all_to_all_v(input, shape.send_counts, output, shape.receive_counts,
+                                         dtype, options);
       case Collective::SendReceive: {
-        const Work received = communicator.receive(output, shape.count, dtype, previous);
-        const Work sent = communicator.send(input, shape.count, dtype, next);
-        sent.wait();
-        return received.wait();
+        const Work received = communicator.receive(output, shape.count, dtype, previous, options);
+        communicator.send(input, shape.count, dtype, next, options).wait();
+        return received;
       }
       case Collective::Barrier:
-        return communicator.barrier().wait();
+        break;
     }
+    return communicator.barrier(options);
+  };
+}
+
+Call make_call(const Communicator& communicator, const Problem& problem) {
+  return [start = make_start(communicator, problem)](const Shape& shape, const void* input,
+                                                     void* output) {
+    start(shape, input, output).wait();
   };
 }
 

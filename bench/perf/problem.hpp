@@ -71,6 +71,10 @@ struct Shape {
 /// The shape for a total of `elements`; parts that do not divide evenly are rounded down.
 Shape make_shape(const Problem& problem, std::size_t elements);
 
+/// Starts one call; throws its Error.
+using Start = std::function<Work(const Shape& shape, const void* input, void* output)>;
+Start make_start(const Communicator& communicator, const Problem& problem, Stream stream = {});
+
 /// Makes one call and waits for it; throws its Error.
 using Call = std::function<void(const Shape& shape, const void* input, void* output)>;
 Call make_call(const Communicator& communicator, const Problem& problem);

@@ -1,11 +1,13 @@
 #include "perf/sweep.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 
 #include "perf/buffers.hpp"
 #include "perf/check.hpp"
 #include "perf/compressed.hpp"
+#include "perf/device.hpp"
 #include "perf/problem.hpp"
 #include "perf/report.hpp"
 #include "perf/timing.hpp"
@@ -25,7 +27,16 @@ class Sweep {
                  options.root,       communicator.rank(), communicator.size()},
         call_(make_call(communicator, problem_)),
         inputs_(largest_bytes(options)),
-        outputs_(largest_bytes(options)) {}
+        outputs_(largest_bytes(options)) {
+    if (!options.device) return;
+    device_ = DeviceMemory::make(communicator.rank(), inputs_, outputs_);
+    start_ = make_start(communicator, problem_, device_->stream());
+    call_ = [this](const Shape& shape, const void* input, void* output) {
+      device_->upload();
+      start_(shape, device_->image(input), device_->image(output)).wait();
+      device_->download();
+    };
+  }
 
   Row measure(std::size_t bytes) {
     const Shape shape = make_shape(problem_, bytes / element_bytes(options_.dtype));
@@ -85,11 +96,12 @@ class Sweep {
     const auto call = [&](int number) {
       const auto turn = static_cast<std::size_t>(number);
       std::byte* output = outputs_.slot(turn);
-      if (in_place) {
-        call_(shape, output + shape.input_at * element, output + shape.output_at * element);
-      } else {
-        call_(shape, inputs_.slot(turn), output);
-      }
+      const std::byte* input = in_place ? output + shape.input_at * element : inputs_.slot(turn);
+      if (in_place) output += shape.output_at * element;
+      if (device_)
+        start_(shape, device_->image(input), device_->image(output));
+      else
+        call_(shape, input, output);
     };
     // Numbers, not what is left of checks: sums of arbitrary bits may be slow.
     const Values values(options_.dtype, options_.op, problem_.ranks, 0);
@@ -101,7 +113,13 @@ class Sweep {
                   in_place ? shape.whole_count : shape.output_count);
     }
     const std::uint64_t before = communicator_.sent_bytes();
-    result.timing = time_calls(communicator_, options_.warmup, options_.iterations, call);
+    if (device_) {
+      device_->upload();
+      result.timing =
+          device_->time(communicator_, options_.warmup, options_.iterations, options_.graph, call);
+    } else {
+      result.timing = time_calls(communicator_, options_.warmup, options_.iterations, call);
+    }
     const std::uint64_t after = communicator_.sent_bytes();
     result.wire_bytes = static_cast<double>(after - before) / calls;
     communicator_
@@ -115,6 +133,8 @@ class Sweep {
   Problem problem_;
   Call call_;
   BufferRing inputs_, outputs_;
+  std::unique_ptr<DeviceMemory> device_;
+  Start start_;  ///< on the device
   std::uint64_t round_ = 0;
 };
 
