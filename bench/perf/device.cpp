@@ -107,4 +107,10 @@ std::unique_ptr<DeviceMemory> DeviceMemory::make(int rank, BufferRing& inputs,
   return std::make_unique<CudaMemory>(inputs, outputs);
 }
 
+std::string device_name() {
+  const auto devices = gpu::devices();
+  if (devices.empty()) return "none";
+  return devices.front().name + ", driver for CUDA " + gpu::driver_version();
+}
+
 }  // namespace tersum::perf

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "perf/buffers.hpp"
 #include "perf/timing.hpp"
@@ -30,5 +31,8 @@ class DeviceMemory {
   virtual Timing time(Communicator& communicator, int warmup, int iterations, bool graph,
                       const std::function<void(int)>& call) = 0;
 };
+
+/// Of GPU 0, with its driver; "none" without.
+std::string device_name();
 
 }  // namespace tersum::perf

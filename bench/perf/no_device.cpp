@@ -6,4 +6,8 @@ std::unique_ptr<DeviceMemory> DeviceMemory::make(int, BufferRing&, BufferRing&) 
   throw Error(Code::Unsupported, "--device cuda: this build has no CUDA");
 }
 
+std::string device_name() {
+  return "none";
+}
+
 }  // namespace tersum::perf

@@ -11,6 +11,7 @@
 #include <map>
 #include <thread>
 
+#include "perf/device.hpp"
 #include "tersum/version.hpp"
 #include "transport/ucx_transport.hpp"
 
@@ -102,6 +103,9 @@ Report::Report(const Options& options, const Environment& environment, bool prin
                {"iterations", options.iterations},
                {"warmup", options.warmup},
                {"checked", options.check},
+               {"memory", options.device ? "cuda" : "host"},
+               {"device", options.device ? device_name() : ""},
+               {"graph", options.graph},
                {"compressor", options.compressor},
                {"results", ordered_json::array()}};
   if (prints_ && !options.json.empty() && !std::ofstream(options.json)) {
@@ -131,6 +135,10 @@ void Report::header() {
         fixed ? environment_.algorithm.c_str() : "");
   print("# iterations %d, warm-up %d, results %s; time: median of the slowest rank's\n",
         options_.iterations, options_.warmup, options_.check ? "checked" : "not checked");
+  if (options_.device) {
+    print("# %s; calls follow each other in a stream%s, timed in batches\n", device_name().c_str(),
+          options_.graph ? " as a CUDA graph" : "");
+  }
   if (!options_.compressor.empty()) {
     print("# compressor %s; bandwidths are those of an uncompressed all-reduce in this time\n",
           options_.compressor.c_str());
