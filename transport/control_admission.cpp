@@ -234,12 +234,13 @@ void Admission::on_hello(const StrangerPtr& stranger, ByteView body) {
   if (!is_authentic(body, key_, stranger->nonce)) return refuse(stranger, Refusal::Secret);
 
   stranger->link->seal(session_key(key_, stranger->nonce, hello.nonce), true);
-  if (hello.size != request_.size) {
-    return turn_away(
-        stranger,
-        {Code::Protocol, "wrong number of ranks: rank 0 has " + std::to_string(request_.size) +
-                             ", rank " + std::to_string(hello.rank) + " has " +
-                             std::to_string(hello.size) + ": check TERSUM_SIZE"});
+  if (hello.size != request_.size) {  // then nobody can be right
+    fail({Code::Mismatch,
+          "TERSUM_SIZE differs: rank 0 has " + std::to_string(request_.size) + ", rank " +
+              std::to_string(hello.rank) + " has " + std::to_string(hello.size),
+          {},
+          hello.rank});
+    return turn_away(stranger, *failure_);
   }
   if (hello.rank < 1 || hello.rank >= request_.size) {
     return turn_away(

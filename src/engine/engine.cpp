@@ -168,7 +168,9 @@ void Engine::remove_group(std::uint32_t id) {
   auto it = groups_.find(id);
   if (it == groups_.end()) return;
   auto group = it->second;
-  const Status status(Code::Aborted, "the communicator has been destroyed");
+  const Status status(Code::Aborted,
+                      "rank " + std::to_string(group->rank()) + " has destroyed the communicator",
+                      {}, group->world());
   bool pending = false;  // here, or on a peer that waits for a call that will not come
   for (const auto& [key, operation] : active_) pending |= key.communicator == id;
   std::vector<std::uint64_t> unread;

@@ -8,9 +8,25 @@ namespace tersum {
 namespace {
 
 struct CheckpointHeader {
-  char magic[8] = {'t', 'e', 'r', 's', 'u', 'm', 'c', '1'};
+  char magic[8] = {'t', 'e', 'r', 's', 'u', 'm', 'c', '2'};
   std::uint64_t plan_hash = 0, step = 0, rank = 0, size = 0;
+  std::uint64_t check = 0;  ///< hash of all bytes, with 0 in this place
 };
+
+/// 64 bits in which every damaged byte shows.
+std::uint64_t check_of(CheckpointHeader header, std::span<const std::byte> states) {
+  header.check = 0;
+  const auto hash = [](std::uint64_t seed, std::span<const std::byte> bytes) {
+    for (; bytes.size() >= sizeof(std::uint64_t); bytes = bytes.subspan(sizeof(std::uint64_t))) {
+      std::uint64_t word;
+      std::memcpy(&word, bytes.data(), sizeof(word));
+      seed = runtime::mix(seed, word);
+    }
+    for (const std::byte byte : bytes) seed = runtime::mix(seed, std::to_integer<unsigned>(byte));
+    return runtime::mix(seed, bytes.size());
+  };
+  return hash(hash(0, std::as_bytes(std::span(&header, 1))), states);
+}
 
 }  // namespace
 
@@ -24,7 +40,6 @@ std::vector<std::byte> ExchangeState::save() {
   header.rank = static_cast<std::uint64_t>(group_->rank());
   header.size = static_cast<std::uint64_t>(group_->size());
   std::vector<std::byte> bytes(sizeof(header));
-  std::memcpy(bytes.data(), &header, sizeof(header));
   for (const Track& track : tracks_)
     for (const CompressorState* state : {track.state.get(), track.reducer_state.get()}) {
       if (state == nullptr) continue;
@@ -34,6 +49,8 @@ std::vector<std::byte> ExchangeState::save() {
       bytes.insert(bytes.end(), begin, begin + sizeof(length));
       bytes.insert(bytes.end(), saved.begin(), saved.end());
     }
+  header.check = check_of(header, std::span(bytes).subspan(sizeof(header)));
+  std::memcpy(bytes.data(), &header, sizeof(header));
   return bytes;
 }
 
@@ -73,6 +90,8 @@ void ExchangeState::load(std::span<const std::byte> bytes) {
       at += length;
     }
   if (at != bytes.size()) refuse("the checkpoint is longer than it should be");
+  if (header.check != check_of(header, bytes.subspan(sizeof(header))))
+    refuse("the checkpoint is damaged: its bytes are not those that were saved");
   std::vector<CompressorState*> states;
   std::vector<std::vector<std::byte>> before;
   for (Track& track : tracks_)
@@ -88,11 +107,9 @@ void ExchangeState::load(std::span<const std::byte> bytes) {
     throw;
   }
   user_step_ = header.step;
-  ++user_round_;
-  session_->engine().submit(
-      runtime::make_command([self = shared_from_this(), round = user_round_, step = user_step_] {
-        self->begin_round(round, step);
-      }));
+  // The round stays, so that ranks that disagree about the step meet and find out.
+  session_->engine().submit(runtime::make_command(
+      [self = shared_from_this(), step = user_step_] { self->step_ = step; }));
 }
 
 }  // namespace tersum

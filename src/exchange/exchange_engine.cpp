@@ -1,4 +1,5 @@
 // The engine's side of a gradient exchange: readiness, grants, slices in flight, delivery, failure.
+#include <algorithm>
 #include <cstring>
 
 #include "src/exchange/exchange_group.hpp"
@@ -10,6 +11,15 @@ using runtime::Clock;
 using runtime::Operation;
 using runtime::Signature;
 using runtime::SliceJob;
+
+namespace {
+
+// Slices that start in one turn of the engine: messages and heartbeats must have turns, too.
+constexpr int kGrantsPerTurn = 64;
+// What a slice takes of the credit at least: the cost of a message does not fall with its bytes.
+constexpr std::size_t kSmallestCharge = 4096;
+
+}  // namespace
 
 void ExchangeState::begin_round(std::uint64_t round, std::uint64_t step) {
   if (round != round_) session_->engine().forget(group_->id(), round_);
@@ -49,16 +59,25 @@ void ExchangeState::on_submit(std::size_t index, void* data, std::shared_ptr<Wor
     const auto& planned = plan_.slices[slice];
     for (std::size_t gradient : slices_[slice].gradients)
       if (tracks_[gradient].pending) tracks_[gradient].pending->set_stage(Stage::Ready);
-    scheduler_->on_ready(slice, planned.priority, planned.bytes, Clock::now().time_since_epoch());
+    scheduler_->on_ready(slice, planned.priority, std::max(planned.bytes, kSmallestCharge),
+                         Clock::now().time_since_epoch());
   }
   pump();
 }
 
 void ExchangeState::pump() {
-  while (auto grant = scheduler_->next(Clock::now().time_since_epoch())) {
+  if (pump_pending_) return;
+  for (int granted = 0; granted < kGrantsPerTurn; ++granted) {
+    const auto grant = scheduler_->next(Clock::now().time_since_epoch());
+    if (!grant) return;
     if (grant->overdrawn) overdrawn_count_.fetch_add(1, std::memory_order_relaxed);
     start_slice(grant->slice);
   }
+  pump_pending_ = true;
+  session_->engine().submit(runtime::make_command([self = shared_from_this()] {
+    self->pump_pending_ = false;
+    if (self->round_failure_.is_ok()) self->pump();
+  }));
 }
 
 std::shared_ptr<SliceJob> ExchangeState::make_job(std::uint32_t slice) {

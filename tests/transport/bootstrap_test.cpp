@@ -153,10 +153,18 @@ TEST(Join, RefusesAnotherJob) {
   EXPECT_THAT(status.message(), HasSubstr("wrong job: check TERSUM_JOB"));
 }
 
-TEST(Join, RefusesAnotherSizeWithBothViews) {
-  const Status status = job_with_intruder([](JoinRequest& r) { r.size = 5; });
-  EXPECT_EQ(status.code(), Code::Protocol);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("rank 0 has 3"), HasSubstr("rank 2 has 5")));
+TEST(Join, TellsEveryRankThatTheSizesDiffer) {
+  FreePort port;
+  auto ranks = make_ranks(3, port.port());
+  ranks[2]->request.size = 5;
+  run_ranks(ranks, [](TestRank& rank) { EXPECT_FALSE(rank.join()); });
+  for (const auto& rank : ranks) {
+    ASSERT_TRUE(rank->join_error);
+    EXPECT_EQ(rank->join_error->code(), Code::Mismatch);
+    EXPECT_THAT(rank->join_error->message(),
+                AllOf(HasSubstr("TERSUM_SIZE differs"), HasSubstr("rank 0 has 3"),
+                      HasSubstr("rank 2 has 5")));
+  }
 }
 
 TEST(Join, WorksWithoutASecret) {
