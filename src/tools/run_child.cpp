@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <string_view>
@@ -39,7 +40,8 @@ struct Pipe {
 };
 
 std::vector<std::string> merged_environment(
-    const std::vector<std::pair<std::string, std::string>>& changes) {
+    const std::vector<std::pair<std::string, std::string>>& changes,
+    const std::vector<std::pair<std::string, std::string>>& defaults) {
   std::vector<std::string> merged;
   for (char** entry = environ; *entry; ++entry) {
     const std::string_view text = *entry;
@@ -55,6 +57,11 @@ std::vector<std::string> merged_environment(
       again |= changes[j].first == changes[i].first;
     }
     if (!again) merged.push_back(changes[i].first + "=" + changes[i].second);
+  }
+  for (const auto& [name, value] : defaults) {
+    const bool set = std::ranges::any_of(
+        merged, [&](const std::string& entry) { return entry.starts_with(name + "="); });
+    if (!set) merged.push_back(name + "=" + value);
   }
   return merged;
 }
@@ -92,7 +99,7 @@ void become(char* const* arguments, char* const* environment, const ChildOptions
 
 Child start_child(const ChildOptions& options) {
   std::vector<std::string> command = options.command;
-  std::vector<std::string> environment = merged_environment(options.environment);
+  std::vector<std::string> environment = merged_environment(options.environment, options.defaults);
   const std::vector<char*> arguments = pointers(command);
   const std::vector<char*> variables = pointers(environment);
   Pipe output(!options.inherit_output);

@@ -12,6 +12,7 @@ namespace tersum::tools {
 struct ChildOptions {
   std::vector<std::string> command;  ///< program and arguments; searched in PATH
   std::vector<std::pair<std::string, std::string>> environment;  ///< on top of this process's own
+  std::vector<std::pair<std::string, std::string>> defaults;     ///< where neither has the variable
   bool inherit_stdin = false;                                    ///< otherwise /dev/null
   bool inherit_output = false;                                   ///< otherwise pipes
 };

@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <system_error>
@@ -212,9 +211,7 @@ void Job::start(int rank, const std::string& job, const std::string& secret) {
                             {"TERSUM_ROOT", "127.0.0.1:" + std::to_string(port_.port())},
                             {"TERSUM_SECRET", secret},
                             {"TERSUM_JOB", job}});
-  if (!shared_memory_.path().empty() && !std::getenv("UCX_POSIX_DIR")) {
-    child.environment.insert(child.environment.begin(), {"UCX_POSIX_DIR", shared_memory_.path()});
-  }
+  if (!shared_memory_.path().empty()) child.defaults = {{"UCX_POSIX_DIR", shared_memory_.path()}};
   // Ranks run in the background of a terminal, where reading from it would stop them.
   child.inherit_stdin = rank == 0 && ::isatty(STDIN_FILENO) != 1;
   child.inherit_output = direct_;
