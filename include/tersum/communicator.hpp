@@ -22,7 +22,9 @@ struct CallOptions {
   double post_scale =
       1.0;  ///< every result element is multiplied by it last (floating dtypes only unless 1)
   std::chrono::milliseconds timeout{0};  ///< deadline of this call; 0: TERSUM_TIMEOUT_MS
-  Stream stream{};  ///< for device memory: input is ready when this stream gets here
+  /// For tensors in device memory: the call is put into this stream, in the order of what is there
+  /// already. Host memory takes none.
+  Stream stream{};
 };
 
 /// A fixed group of ranks. A cheap shared handle. All calls are asynchronous: they return a Work at
@@ -34,6 +36,15 @@ struct CallOptions {
 /// stays usable. PeerLost and Timeout end the communicator: what is pending and what comes later
 /// fails with the first cause. In place means input == output. Pointers may be null when their
 /// count is 0.
+///
+/// Device memory: between ranks of one host whose GPUs can map each other's memory (up to 8), all
+/// calls but the v variants and barrier take tensors in device memory, both or none, and put
+/// kernels straight into the stream: the caller is not blocked, its Work is done when the stream
+/// has done it, and calls may be captured into a CUDA graph. The thread's current device is the
+/// rank's GPU. The first such call must be a collective; it sets up the way over peer memory,
+/// blocks for that, and cannot be captured. Ranks that disagree there get Mismatch; later a
+/// difference shows as a Timeout (TERSUM_TIMEOUT_MS). A failed call leaves outputs undefined, the
+/// CUDA context usable.
 class Communicator {
  public:
   /// Joins the job described by `config` and the launcher's variables: blocks until all ranks have
