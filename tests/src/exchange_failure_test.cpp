@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <functional>
 #include <latch>
 #include <string>
@@ -162,6 +163,7 @@ TEST(ExchangeFailure, AGradientThatARankNeverSubmitsIsATimeoutThatNamesIt) {
   Config config = quiet();
   config.timeout = std::chrono::milliseconds(300);
   World world = make_world(2, config);
+  std::barrier both(2);
   each_rank(2, [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
     GradientExchange exchange(world[r], model);  // both in one bucket
@@ -171,6 +173,7 @@ TEST(ExchangeFailure, AGradientThatARankNeverSubmitsIsATimeoutThatNamesIt) {
     const Status status = thrown_by([&] { exchange.wait("second"); });
     EXPECT_EQ(status.code(), Code::Timeout) << status.to_string();
     EXPECT_NE(status.message().find("first"), std::string::npos) << status.message();
+    both.arrive_and_wait();  // a rollback here would end the wait there
     exchange.rollback();
     EXPECT_EQ(tensors, before);
   });
