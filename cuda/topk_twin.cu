@@ -20,15 +20,22 @@ namespace tersum::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWarpWords = kSelectTile / 32 / (kThreads / 32);  // bitmap words of a warp's part
-constexpr unsigned kPassBlocks = 132 * 8;                       // of kernels that loop over tiles
+constexpr int kWarpWords = 16;                           // bitmap words that a warp fills
+constexpr std::uint32_t kStrip = kThreads * kWarpWords;  // elements of a block that fills them
+constexpr int kGatherThreads = kSelectTile / 32;         // a bitmap word each
+constexpr int kPartThreads = kCandidateTile / 4;
+constexpr unsigned kPassBlocks = 132 * 8;  // of kernels that loop over tiles
+static_assert(kSelectTile % kStrip == 0 && kSelectTile <= 65536);
 
 // Tickets of SelectControl: those of refine() are numbered by what was known before.
 constexpr int kCandidateTicket = 0;
+constexpr int kMarkTicket = 2;
+constexpr int kPartTicket = 7;
 constexpr int kNarrowTickets = 5;  // and the one behind it
 
-__device__ std::uint32_t warp_part(std::uint32_t tile) {
-  return tile * kSelectTile + threadIdx.x / 32 * (kWarpWords * 32);
+/// The first element of a warp's part of a strip.
+__device__ std::uint32_t warp_part(std::uint32_t strip) {
+  return strip * kStrip + threadIdx.x / 32 * (kWarpWords * 32);
 }
 
 /// Adds a block's histogram to the global one and clears it.
@@ -54,42 +61,34 @@ __device__ void decide_after_top_bits(SelectControl* control, std::uint32_t kept
   control->knowledge = found.at_least <= capacity ? Knowledge::Bin : Knowledge::TopBits;
 }
 
-/// The pass over all elements. hint[0] is the floor guessed from the last step, 0 for none; hint[1]
-/// was its threshold.
+/// The pass over all elements, one strip per block. hint[0] is the floor guessed from the last
+/// step, 0 for none; hint[1] was its threshold.
 template <Source kSource>
 __global__ __launch_bounds__(kThreads) void absorb(Feed feed, SelectMemory memory,
                                                    const std::uint32_t* hint) {
-  __shared__ std::uint32_t histogram[kTopBins];
   const std::uint32_t floor = hint == nullptr ? 0 : *hint;
   const auto count = static_cast<std::uint32_t>(feed.count);
   const std::uint32_t lane = threadIdx.x % 32;
-  if (floor == 0) clear_histogram(histogram, kTopBins);
-  for (std::uint32_t tile = blockIdx.x; tile < memory.tiles; tile += gridDim.x) {
-    const std::uint32_t start = warp_part(tile);
-    float x[kWarpWords];
+  const std::uint32_t start = warp_part(blockIdx.x);
+  float x[kWarpWords];
 #pragma unroll
-    for (int j = 0; j < kWarpWords; ++j) x[j] = feed1<kSource, true>(feed, start + j * 32 + lane);
-    std::uint32_t word = 0;
+  for (int j = 0; j < kWarpWords; ++j) x[j] = feed1<kSource, true>(feed, start + j * 32 + lane);
+  if constexpr (kSource != Source::Gradient) {
 #pragma unroll
     for (int j = 0; j < kWarpWords; ++j) {
-      const std::uint32_t i = start + j * 32 + lane;
-      if constexpr (kSource != Source::Gradient) {
-        if (i < count) __stcs(feed.residual_next + i, x[j]);
-      }
-      if (floor != 0) {
-        const std::uint32_t marks = __ballot_sync(kAllLanes, magnitude_of(x[j]) >= floor);
-        if (lane == j) word = marks;
-      } else if (i < count) {
-        atomicAdd(histogram + (magnitude_of(x[j]) >> 20), 1u);
-      }
-    }
-    if (floor != 0) {
-      if (lane < kWarpWords) memory.above[start / 32 + lane] = word;
-      const std::uint32_t marked = __reduce_add_sync(kAllLanes, __popc(word));
-      if (lane == 0 && marked != 0) atomicAdd(memory.tile_above + tile, marked);
+      if (start + j * 32 + lane < count) __stcs(feed.residual_next + start + j * 32 + lane, x[j]);
     }
   }
-  if (floor == 0) flush_histogram(histogram, kTopBins, memory.control->all);
+  if (floor == 0) return;
+  std::uint32_t word = 0;
+#pragma unroll
+  for (int j = 0; j < kWarpWords; ++j) {
+    const std::uint32_t marks = __ballot_sync(kAllLanes, magnitude_of(x[j]) >= floor);
+    if (lane == j) word = marks;
+  }
+  if (lane < kWarpWords) memory.above[start / 32 + lane] = word;
+  const std::uint32_t marked = __reduce_add_sync(kAllLanes, __popc(word));
+  if (lane == 0 && marked != 0) atomicAdd(memory.guessed + start / kSelectTile, marked);
 }
 
 /// One block: counts the candidates of the guess.
@@ -97,8 +96,7 @@ __global__ __launch_bounds__(1024) void judge_guess(SelectMemory memory, std::ui
                                                     const std::uint32_t* hint) {
   SelectControl* control = memory.control;
   const std::uint32_t floor = hint == nullptr ? 0 : *hint;
-  if (floor == 0) return decide_after_top_bits(control, kept, memory.capacity);
-  const std::uint32_t total = scan_array(memory.tile_above, memory.tiles);
+  const std::uint32_t total = floor == 0 ? 0 : scan_array(memory.guessed, memory.tiles);
   if (threadIdx.x != 0) return;
   const bool good = total >= kept && total <= memory.capacity;
   control->knowledge = good ? Knowledge::Guessed : Knowledge::Nothing;
@@ -140,42 +138,40 @@ __global__ __launch_bounds__(kThreads) void refine(const float* x, SelectMemory 
 }
 
 /// Bitmaps for a floor that a histogram has given; of ties apart where it is the exact threshold.
+/// The last block finds where each tile's candidates go.
 __global__ __launch_bounds__(kThreads) void mark(const float* x, SelectMemory memory,
-                                                 std::uint32_t count) {
-  const SelectControl* control = memory.control;
+                                                 std::uint32_t count, std::uint32_t kept) {
+  SelectControl* control = memory.control;
   const bool exact = control->knowledge == Knowledge::Exact;
   if (!exact && control->knowledge != Knowledge::Bin) return;
   const std::uint32_t floor = control->floor;
   const std::uint32_t lane = threadIdx.x % 32;
-  for (std::uint32_t tile = blockIdx.x; tile < memory.tiles; tile += gridDim.x) {
-    const std::uint32_t start = warp_part(tile);
+  for (std::uint32_t strip = blockIdx.x; strip < memory.tiles * (kSelectTile / kStrip);
+       strip += gridDim.x) {
+    const std::uint32_t start = warp_part(strip);
     std::uint32_t above = 0;
     std::uint32_t equal = 0;
+#pragma unroll
     for (int j = 0; j < kWarpWords; ++j) {
       const std::uint32_t i = start + j * 32 + lane;
       const std::uint32_t magnitude = i < count ? magnitude_of(x[i]) : 0;
-      const bool ties = exact && magnitude == floor;
-      const std::uint32_t a = __ballot_sync(kAllLanes, i < count && magnitude >= floor && !ties);
-      const std::uint32_t e = __ballot_sync(kAllLanes, i < count && ties);
+      const bool tie = exact && magnitude == floor;
+      const std::uint32_t a = __ballot_sync(kAllLanes, i < count && magnitude >= floor && !tie);
+      const std::uint32_t e = __ballot_sync(kAllLanes, i < count && tie);
       if (lane == j) above = a, equal = e;
     }
     if (lane < kWarpWords) memory.above[start / 32 + lane] = above;
     if (lane < kWarpWords) memory.equal[start / 32 + lane] = equal;
-    std::uint32_t total = 0;
-    block_scan(__popc(above) << 16 | __popc(equal), total);  // at most 4096 of each
-    if (threadIdx.x == 0) memory.tile_above[tile] = total >> 16;
-    if (threadIdx.x == 0) memory.tile_equal[tile] = total & 0xffffu;
+    const std::uint32_t tile = start / kSelectTile;
+    above = __reduce_add_sync(kAllLanes, __popc(above));
+    equal = __reduce_add_sync(kAllLanes, __popc(equal));
+    if (lane == 0 && above != 0) atomicAdd(memory.tile_above + tile, above);
+    if (lane == 0 && equal != 0) atomicAdd(memory.tile_equal + tile, equal);
   }
-}
-
-/// One block: where each tile's candidates go.
-__global__ __launch_bounds__(1024) void place(SelectMemory memory, std::uint32_t kept) {
-  SelectControl* control = memory.control;
-  const Knowledge knowledge = control->knowledge;
-  if (knowledge != Knowledge::Bin && knowledge != Knowledge::Exact) return;
+  if (!is_last_block(control->tickets + kMarkTicket, gridDim.x)) return;
   const std::uint32_t total = scan_array(memory.tile_above, memory.tiles);
-  if (knowledge == Knowledge::Exact) scan_array(memory.tile_equal, memory.tiles);
-  if (threadIdx.x == 0) control->candidates = knowledge == Knowledge::Exact ? kept : total;
+  if (exact) scan_array(memory.tile_equal, memory.tiles);
+  if (threadIdx.x == 0) control->candidates = exact ? kept : total;
 }
 
 /// The lowest `keep` set bits of `word`.
@@ -188,39 +184,54 @@ __device__ std::uint32_t lowest_bits(std::uint32_t word, std::uint32_t keep) {
   return result;
 }
 
-/// Candidates in the order of their indices, and the histogram of their top bits.
-__global__ __launch_bounds__(kSelectTile / 32) void gather_candidates(const float* x,
-                                                                      SelectMemory memory,
-                                                                      std::uint32_t kept) {
-  __shared__ std::uint32_t histogram[kTopBins];
-  SelectControl* control = memory.control;
-  const bool exact = control->knowledge == Knowledge::Exact;
+/// The candidates among the 32 elements of word `w`, and where those of the tile go in the list.
+__device__ std::uint32_t candidates_of(const SelectMemory& memory, std::uint32_t tile,
+                                       std::uint32_t w, std::uint32_t& position) {
+  const SelectControl* control = memory.control;
+  if (control->knowledge == Knowledge::Guessed) {
+    position = memory.guessed[tile];
+    return memory.above[w];
+  }
+  position = memory.tile_above[tile];
+  const std::uint32_t word = memory.above[w];
+  if (control->knowledge != Knowledge::Exact) return word;
   const std::uint32_t ties = control->left;
+  const std::uint32_t equal = memory.equal[w];
+  const std::uint32_t ones = __popc(equal);
+  const std::uint32_t first = memory.tile_equal[tile];
+  std::uint32_t total = 0;
+  const std::uint32_t before = first + block_scan(ones, total) - ones;
+  position += min(first, ties);
+  return word | lowest_bits(equal, before < ties ? min(ties - before, ones) : 0);
+}
+
+/// Candidates in the order of their indices, and the histogram of their top bits.
+__global__ __launch_bounds__(kGatherThreads) void gather_candidates(const float* x,
+                                                                    SelectMemory memory,
+                                                                    std::uint32_t kept) {
+  __shared__ std::uint32_t histogram[kTopBins];
+  __shared__ std::uint16_t places[kSelectTile];  // of candidates inside the tile
+  SelectControl* control = memory.control;
   clear_histogram(histogram, kTopBins);
   for (std::uint32_t tile = blockIdx.x; tile < memory.tiles; tile += gridDim.x) {
-    const std::uint32_t w = tile * (kSelectTile / 32) + threadIdx.x;
-    std::uint32_t word = memory.above[w];
-    std::uint32_t position = memory.tile_above[tile];
-    std::uint32_t total = 0;
-    if (exact) {
-      const std::uint32_t equal = memory.equal[w];
-      const std::uint32_t ones = __popc(equal);
-      const std::uint32_t first = memory.tile_equal[tile];
-      const std::uint32_t before = first + block_scan(ones, total) - ones;
-      word |= lowest_bits(equal, before < ties ? min(ties - before, ones) : 0);
-      position += min(first, ties);
-    }
+    std::uint32_t position = 0;
+    std::uint32_t word = candidates_of(memory, tile, tile * kGatherThreads + threadIdx.x, position);
     const std::uint32_t ones = __popc(word);
-    position += block_scan(ones, total) - ones;
-    while (word != 0) {
-      const std::uint32_t index = w * 32 + __ffs(word) - 1;
-      word &= word - 1;
+    std::uint32_t total = 0;
+    std::uint32_t p = block_scan(ones, total) - ones;
+    for (; word != 0; word &= word - 1) {
+      places[p++] = static_cast<std::uint16_t>(threadIdx.x * 32 + __ffs(word) - 1);
+    }
+    __syncthreads();
+#pragma unroll 4
+    for (std::uint32_t c = threadIdx.x; c < total; c += kGatherThreads) {
+      const std::uint32_t index = tile * kSelectTile + places[c];
       const std::uint32_t value = bits_of(x[index]);
-      memory.index[position] = index;
-      memory.value[position] = value;
-      ++position;
+      memory.index[position + c] = index;
+      memory.value[position + c] = value;
       atomicAdd(histogram + ((value & kMagnitudeMask) >> 20), 1u);
     }
+    __syncthreads();
   }
   flush_histogram(histogram, kTopBins, control->candidate);
   if (!is_last_block(control->tickets + kCandidateTicket, gridDim.x)) return;
@@ -266,17 +277,6 @@ __device__ std::uint32_t count_four(const SelectMemory& memory, std::uint32_t fi
   return counts;
 }
 
-__global__ __launch_bounds__(kThreads) void count_parts(SelectMemory memory) {
-  const SelectControl* control = memory.control;
-  const std::uint32_t start = blockIdx.x * kCandidateTile;
-  if (start >= control->candidates) return;
-  std::uint32_t total = 0;
-  block_scan(count_four(memory, start + threadIdx.x * 4, control->candidates, control->prefix),
-             total);
-  if (threadIdx.x == 0) memory.part_above[blockIdx.x] = total >> 16;
-  if (threadIdx.x == 0) memory.part_equal[blockIdx.x] = total & 0xffffu;
-}
-
 /// The floor that next time should give about 1.6 k candidates: this threshold, moved on as it has
 /// moved since the last step (with error feedback it grows at first), less what gave the margin.
 __device__ std::uint32_t next_floor(const SelectControl& control, std::uint32_t kept,
@@ -298,11 +298,21 @@ __device__ std::uint32_t next_floor(const SelectControl& control, std::uint32_t 
   return floor == 0 || floor >= kInfinityBits ? 0 : floor;
 }
 
-/// One block: ranks of each part's first elements; the guess for the next step.
-__global__ __launch_bounds__(1024) void rank_parts(SelectMemory memory, std::uint32_t kept,
-                                                   std::uint32_t* hint) {
-  const SelectControl* control = memory.control;
-  const std::uint32_t parts = (control->candidates + kCandidateTile - 1) / kCandidateTile;
+/// Counts per part of the candidates. The last block makes them the ranks of each part's first
+/// elements, and guesses for the next step.
+__global__ __launch_bounds__(kPartThreads) void rank_parts(SelectMemory memory, std::uint32_t kept,
+                                                           std::uint32_t* hint) {
+  SelectControl* control = memory.control;
+  const std::uint32_t candidates = control->candidates;
+  const std::uint32_t parts = (candidates + kCandidateTile - 1) / kCandidateTile;
+  if (blockIdx.x >= parts) return;
+  std::uint32_t total = 0;
+  block_scan(count_four(memory, blockIdx.x * kCandidateTile + threadIdx.x * 4, candidates,
+                        control->prefix),
+             total);
+  if (threadIdx.x == 0) memory.part_above[blockIdx.x] = total >> 16;
+  if (threadIdx.x == 0) memory.part_equal[blockIdx.x] = total & 0xffffu;
+  if (!is_last_block(control->tickets + kPartTicket, parts)) return;
   scan_array(memory.part_above, parts);
   scan_array(memory.part_equal, parts);
   if (threadIdx.x == 0 && hint != nullptr) {
@@ -312,8 +322,9 @@ __global__ __launch_bounds__(1024) void rank_parts(SelectMemory memory, std::uin
 }
 
 /// Values and indices of the k largest in order; they leave residual and velocity.
-__global__ __launch_bounds__(kThreads) void choose(SelectMemory memory, float* residual_next,
-                                                   float* velocity_next, std::uint32_t* values) {
+__global__ __launch_bounds__(kPartThreads) void choose(SelectMemory memory, float* residual_next,
+                                                       float* velocity_next,
+                                                       std::uint32_t* values) {
   const SelectControl* control = memory.control;
   const std::uint32_t candidates = control->candidates;
   const std::uint32_t start = blockIdx.x * kCandidateTile;
@@ -405,31 +416,31 @@ class TopKTwin final : public Twin {
 
   void find_candidates(StreamView stream, const Input& input, const SelectMemory& memory,
                        const TopKPayload& packed, const float* x) const {
-    const unsigned blocks = std::min(memory.tiles, kPassBlocks);
+    const unsigned strips = memory.tiles * (kSelectTile / kStrip);  // whole bitmaps are written
+    const unsigned blocks = std::min(strips, kPassBlocks);
     const cudaStream_t s = stream.get();
     for_source(input, [&](auto source) {
-      absorb<source()><<<blocks, kThreads, 0, s>>>(make_feed(input), memory, input.hint);
+      absorb<source()><<<strips, kThreads, 0, s>>>(make_feed(input), memory, input.hint);
     });
     judge_guess<<<1, 1024, 0, s>>>(memory, packed.kept, input.hint);
     refine<Knowledge::Nothing><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
     refine<Knowledge::TopBits><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
     refine<Knowledge::HighBits><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
-    mark<<<blocks, kThreads, 0, s>>>(x, memory, packed.count);
-    place<<<1, 1024, 0, s>>>(memory, packed.kept);
-    gather_candidates<<<blocks, kSelectTile / 32, 0, s>>>(x, memory, packed.kept);
+    mark<<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
+    gather_candidates<<<std::min(memory.tiles, kPassBlocks / 2), kGatherThreads, 0, s>>>(
+        x, memory, packed.kept);
     check_launch("topk candidates");
   }
 
   void select(StreamView stream, const Input& input, const SelectMemory& memory,
               const TopKPayload& packed, std::uint32_t* values) const {
-    const unsigned blocks = std::min(memory.parts, kPassBlocks);
+    const unsigned blocks = std::min(blocks_for(memory.capacity, kThreads * 4), kPassBlocks);
     const cudaStream_t s = stream.get();
     narrow<10><<<blocks, kThreads, 0, s>>>(memory);
     narrow<0><<<blocks, kThreads, 0, s>>>(memory);
-    count_parts<<<memory.parts, kThreads, 0, s>>>(memory);
-    rank_parts<<<1, 1024, 0, s>>>(memory, packed.kept, input.hint);
-    choose<<<memory.parts, kThreads, 0, s>>>(memory, input.residual_next, input.velocity_next,
-                                             values);
+    rank_parts<<<memory.parts, kPartThreads, 0, s>>>(memory, packed.kept, input.hint);
+    choose<<<memory.parts, kPartThreads, 0, s>>>(memory, input.residual_next, input.velocity_next,
+                                                 values);
     check_launch("topk selection");
   }
 
@@ -468,6 +479,7 @@ SelectMemory cut_select_memory(std::byte* workspace, std::size_t count, std::siz
   memory.capacity = static_cast<std::uint32_t>(std::min(count, 6 * kept + 4096));
   memory.parts = blocks_for(memory.capacity, kCandidateTile);
   memory.control = reinterpret_cast<SelectControl*>(take(sizeof(SelectControl) / 4));
+  memory.guessed = take(memory.tiles);
   memory.tile_above = take(memory.tiles);
   memory.tile_equal = take(memory.tiles);
   memory.cleared_bytes = used;

@@ -11,10 +11,10 @@
 
 namespace tersum::gpu {
 
-inline constexpr std::uint32_t kTopBins = 2048;     // upper 11 of the 31 bits of a magnitude
-inline constexpr std::uint32_t kLowerBins = 1024;   // 10 bits each
-inline constexpr std::uint32_t kSelectTile = 4096;  // elements
-inline constexpr std::uint32_t kCandidateTile = 1024;
+inline constexpr std::uint32_t kTopBins = 2048;      // upper 11 of the 31 bits of a magnitude
+inline constexpr std::uint32_t kLowerBins = 1024;    // 10 bits each
+inline constexpr std::uint32_t kSelectTile = 16384;  // elements
+inline constexpr std::uint32_t kCandidateTile = 4096;
 
 /// What is known about the cut so far. The order is that of the steps.
 enum class Knowledge : std::uint32_t {
@@ -42,6 +42,7 @@ struct SelectControl {
 /// Device memory of one selection or one decoding, cut from a workspace.
 struct SelectMemory {
   SelectControl* control;
+  std::uint32_t* guessed;     ///< [tiles] elements per tile that reach the guessed floor
   std::uint32_t* tile_above;  ///< [tiles] candidates per tile, then their prefix sums
   std::uint32_t* tile_equal;  ///< [tiles] Exact only: those equal to the threshold
   std::uint32_t* above;       ///< [tiles * kSelectTile / 32] bitmap of candidates
