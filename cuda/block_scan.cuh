@@ -71,6 +71,20 @@ __device__ inline bool is_last_block(std::uint32_t* ticket, std::uint32_t blocks
   return last;
 }
 
+/// Adds a block's histogram to the global one and clears it.
+__device__ inline void flush_histogram(std::uint32_t* local, std::uint32_t bins,
+                                       std::uint32_t* global) {
+  __syncthreads();
+  for (std::uint32_t b = threadIdx.x; b < bins; b += blockDim.x) {
+    if (local[b] != 0) atomicAdd(global + b, local[b]);
+  }
+}
+
+__device__ inline void clear_histogram(std::uint32_t* local, std::uint32_t bins) {
+  for (std::uint32_t b = threadIdx.x; b < bins; b += blockDim.x) local[b] = 0;
+  __syncthreads();
+}
+
 /// Where the k-th largest of a histogram's elements lies.
 struct BinOfKth {
   std::uint32_t bin;
