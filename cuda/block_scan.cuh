@@ -21,13 +21,16 @@ __device__ inline std::uint32_t block_scan(std::uint32_t value, std::uint32_t& t
   __syncthreads();  // the former call's sums have been read
   if (lane == 31) sums[warp] = value;
   __syncthreads();
-  std::uint32_t before = 0;
-  total = 0;
-  for (unsigned w = 0; w < blockDim.x / 32; ++w) {
-    if (w < warp) before += sums[w];
-    total += sums[w];
+  const unsigned warps = blockDim.x / 32;
+  std::uint32_t sum = lane < warps ? sums[lane] : 0;
+#pragma unroll
+  for (int o = 1; o < 32; o *= 2) {
+    const std::uint32_t other = __shfl_up_sync(0xffffffffu, sum, o);
+    if (lane >= o) sum += other;
   }
-  return value + before;
+  total = __shfl_sync(0xffffffffu, sum, 31);
+  const std::uint32_t before = __shfl_sync(0xffffffffu, sum, warp == 0 ? 0 : warp - 1);
+  return value + (warp == 0 ? 0 : before);
 }
 
 /// values[i] becomes the sum of all before it, i < count; returns the sum of all. For one whole
@@ -41,7 +44,7 @@ __device__ inline std::uint32_t scan_array(std::uint32_t* values, std::uint32_t 
     std::uint32_t sum = 0;
 #pragma unroll
     for (unsigned c = 0; c < kEach; ++c) {
-      v[c] = first + c < count ? values[first + c] : 0;
+      v[c] = first + c < count ? __ldcg(values + first + c) : 0;
       sum += v[c];
     }
     std::uint32_t total = 0;
@@ -66,6 +69,20 @@ __device__ inline bool is_last_block(std::uint32_t* ticket, std::uint32_t blocks
   __syncthreads();
   if (last) __threadfence();
   return last;
+}
+
+/// Adds a block's histogram to the global one and clears it.
+__device__ inline void flush_histogram(std::uint32_t* local, std::uint32_t bins,
+                                       std::uint32_t* global) {
+  __syncthreads();
+  for (std::uint32_t b = threadIdx.x; b < bins; b += blockDim.x) {
+    if (local[b] != 0) atomicAdd(global + b, local[b]);
+  }
+}
+
+__device__ inline void clear_histogram(std::uint32_t* local, std::uint32_t bins) {
+  for (std::uint32_t b = threadIdx.x; b < bins; b += blockDim.x) local[b] = 0;
+  __syncthreads();
 }
 
 /// Where the k-th largest of a histogram's elements lies.

@@ -115,23 +115,26 @@ __device__ inline float feed1(const Feed& feed, std::size_t i) {
   return sum;
 }
 
-/// Elements i .. i + 3 of what is sent; i is a multiple of 4.
-template <Source kSource, bool kStore, Nan kNan = Nan::Kept>
+/// Elements i .. i + 3 of what is sent; i is a multiple of 4. kFull: all are there, and everything
+/// is aligned to 16 bytes.
+template <Source kSource, bool kStore, Nan kNan = Nan::Kept, bool kFull = false>
 __device__ inline float4 feed4(const Feed& feed, std::size_t i) {
-  const float4 g = load4(feed.gradient, i, feed.count, feed.aligned);
+  const auto load = [&](const float* x) {
+    return kFull ? __ldcs(reinterpret_cast<const float4*>(x + i))
+                 : load4(x, i, feed.count, feed.aligned);
+  };
+  const float4 g = load(feed.gradient);
   if constexpr (kSource == Source::Gradient) return g;
-  const float4 e = load4(feed.residual, i, feed.count, feed.aligned);
+  const float4 e = load(feed.residual);
   float4 u = make_float4(0, 0, 0, 0);
   float4 next = u;
-  if constexpr (kSource == Source::Momentum) {
-    u = load4(feed.velocity, i, feed.count, feed.aligned);
-  }
+  if constexpr (kSource == Source::Momentum) u = load(feed.velocity);
   const float4 sum = make_float4(sum_of<kSource, kNan>(g.x, e.x, u.x, feed.momentum, next.x),
                                  sum_of<kSource, kNan>(g.y, e.y, u.y, feed.momentum, next.y),
                                  sum_of<kSource, kNan>(g.z, e.z, u.z, feed.momentum, next.z),
                                  sum_of<kSource, kNan>(g.w, e.w, u.w, feed.momentum, next.w));
   if constexpr (kSource == Source::Momentum && kStore) {
-    store4(feed.velocity_next, i, feed.count, feed.aligned, next);
+    store4(feed.velocity_next, i, feed.count, kFull || feed.aligned, next);
   }
   return sum;
 }

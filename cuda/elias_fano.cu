@@ -11,8 +11,7 @@ namespace tersum::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr std::uint32_t kWordsEach = 4;
-constexpr std::uint32_t kReadTile = kThreads * kWordsEach;  // words of the high part
+constexpr std::uint32_t kReadTile = kThreads;  // words of the high part
 
 __device__ std::byte* low_part(std::byte* payload, const TopKPayload& layout) {
   return payload + compressors::kHeaderBytes + layout.kept * sizeof(float);
@@ -102,14 +101,9 @@ __global__ __launch_bounds__(kThreads) void count_high_bits(const std::byte* pay
       report_fault(fault, DecodeStatus::kPadding);
     }
   }
-  const std::size_t first = blockIdx.x * static_cast<std::size_t>(kReadTile) + threadIdx.x;
-  std::uint32_t ones = 0;
-#pragma unroll
-  for (std::uint32_t c = 0; c < kWordsEach; ++c) {
-    ones += __popc(high_word(high, layout, first + c * kThreads));
-  }
+  const std::size_t w = blockIdx.x * static_cast<std::size_t>(kReadTile) + threadIdx.x;
   std::uint32_t total = 0;
-  block_scan(ones, total);
+  block_scan(__popc(high_word(high, layout, w)), total);
   if (threadIdx.x == 0) sums[blockIdx.x] = total;
 }
 
@@ -128,40 +122,38 @@ __device__ std::uint32_t low_of(const std::byte* low, const TopKPayload& layout,
   return __funnelshift_r(a, b, first_bit % 32) & ((1u << layout.low_bits) - 1);
 }
 
-/// Highs never decrease, so indices fail to increase only where a bit follows a set one at once.
+/// Lists the set bits of a tile in shared memory, then makes an index of each. Highs never
+/// decrease, so indices fail to increase only where a bit follows a set one at once.
 __global__ __launch_bounds__(kThreads) void read_indices(const std::byte* payload,
                                                          TopKPayload layout,
                                                          const std::uint32_t* sums,
                                                          std::uint32_t* indices,
                                                          std::uint32_t* fault) {
-  if (__syncthreads_or(*fault != 0)) return;  // another block may find a fault at any time
+  __shared__ std::uint16_t places[kReadTile * 32];  // of set bits inside the tile
+  if (__syncthreads_or(*fault != 0)) return;        // another block may find a fault at any time
   const std::byte* low = low_part(payload, layout);
   const std::byte* high = low + layout.low_bytes;
-  std::uint32_t done = sums[blockIdx.x];
-  for (std::uint32_t c = 0; c < kWordsEach; ++c) {
-    const std::size_t w =
-        blockIdx.x * static_cast<std::size_t>(kReadTile) + c * kThreads + threadIdx.x;
-    std::uint32_t word = high_word(high, layout, w);
-    bool follows = w > 0 && high_word(high, layout, w - 1) >> 31 != 0;
-    std::uint32_t total = 0;
-    const auto ones = static_cast<std::uint32_t>(__popc(word));
-    std::uint32_t j = done + block_scan(ones, total) - ones;
-    done += total;
-    std::uint32_t last = 0xffffffffu;
-    while (word != 0) {
-      const std::uint32_t bit = __ffs(word) - 1;
-      word &= word - 1;
-      if (j >= layout.kept) break;
-      const std::uint32_t low_bits = low_of(low, layout, j);
-      const std::uint64_t index = (w * 32 + bit - j) << layout.low_bits | low_bits;
-      const bool adjacent = bit == 0 ? follows : last + 1 == bit;
-      if (index >= layout.count || (adjacent && low_of(low, layout, j - 1) >= low_bits)) {
-        report_fault(fault, DecodeStatus::kIndices);
-        break;
-      }
+  const std::size_t first_word = blockIdx.x * static_cast<std::size_t>(kReadTile);
+  const bool follows = first_word > 0 && high_word(high, layout, first_word - 1) >> 31 != 0;
+  std::uint32_t word = high_word(high, layout, first_word + threadIdx.x);
+  const auto ones = static_cast<std::uint32_t>(__popc(word));
+  std::uint32_t total = 0;
+  std::uint32_t p = block_scan(ones, total) - ones;
+  for (; word != 0; word &= word - 1) {
+    places[p++] = static_cast<std::uint16_t>(threadIdx.x * 32 + __ffs(word) - 1);
+  }
+  __syncthreads();
+  const std::size_t first = sums[blockIdx.x];
+  for (std::uint32_t c = threadIdx.x; c < total; c += kThreads) {
+    const std::size_t j = first + c;
+    if (j >= layout.kept) break;  // never with a right sum
+    const std::uint32_t low_bits = low_of(low, layout, j);
+    const std::uint64_t index = (first_word * 32 + places[c] - j) << layout.low_bits | low_bits;
+    const bool adjacent = c > 0 ? places[c - 1] + 1 == places[c] : follows && places[c] == 0;
+    if (index >= layout.count || (adjacent && low_of(low, layout, j - 1) >= low_bits)) {
+      report_fault(fault, DecodeStatus::kIndices);
+    } else {
       indices[j] = static_cast<std::uint32_t>(index);
-      last = bit;
-      ++j;
     }
   }
 }

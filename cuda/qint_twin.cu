@@ -38,19 +38,22 @@ __device__ void store_words(std::byte* codes, const BlockGeometry& geometry, std
   }
 }
 
-/// The same; where a lane's bits are whole bytes and all there, they need no exchange.
+/// Where a lane's bits of the chunk from element `first` on begin, if those are whole bytes.
+__device__ std::byte* place_of(std::byte* codes, const BlockGeometry& geometry, std::size_t first) {
+  return codes + first / 8 * geometry.bits + threadIdx.x % 32 * geometry.bits / 2;
+}
+
+/// The same as store_words() for a whole chunk; even numbers of bits but 6 need no exchange.
 __device__ void store_chunk(std::byte* codes, const BlockGeometry& geometry, std::size_t first,
-                            std::size_t end, std::uint32_t packed) {
-  std::byte* place = codes + (first / 8 + threadIdx.x % 32 / 2) * geometry.bits +
-                     threadIdx.x % 2 * geometry.bits / 2;
-  if (first + kChunk > end || geometry.bits % 2 != 0 || geometry.bits == 6) {
-    store_words(codes, geometry, first, end, packed);
-  } else if (geometry.bits == 4) {
+                            std::uint32_t packed, std::byte* place) {
+  if (geometry.bits == 4) {
     *reinterpret_cast<std::uint16_t*>(place) = static_cast<std::uint16_t>(packed);
   } else if (geometry.bits == 8) {
     *reinterpret_cast<std::uint32_t*>(place) = packed;
-  } else {
+  } else if (geometry.bits == 2) {
     *place = static_cast<std::byte>(packed);
+  } else {
+    store_words(codes, geometry, first, first + kChunk, packed);
   }
 }
 
@@ -96,15 +99,16 @@ __device__ float threshold_high(std::uint32_t draws) {
 /// With a scale in the range below that can only happen to quotients so small that their code is 0
 /// whatever they are.
 struct Divider {
+  std::uint32_t magnitude;  // the scale's bits
   float scale;
   float reciprocal;
+  bool fast;
 
-  __device__ explicit Divider(float divisor) {
-    scale = divisor;
-    reciprocal = __frcp_rn(divisor);
-  }
-  static __device__ bool takes(std::uint32_t scale_bits) {
-    return scale_bits >= 0x2b800000u && scale_bits < 0x7e800000u;  // 2^-40, 2^126
+  __device__ explicit Divider(std::uint32_t scale_bits) {
+    magnitude = scale_bits;
+    scale = float_of(scale_bits);
+    fast = scale_bits >= 0x2b800000u && scale_bits < 0x7e800000u;  // 2^-40, 2^126
+    reciprocal = __frcp_rn(fast ? scale : 1.0f);
   }
   __device__ float operator()(float x) const {
     float q = __fmul_rn(x, reciprocal);
@@ -123,11 +127,11 @@ __device__ float level_of(float quotient, float levels, float threshold) {
 
 /// Codes of 4 elements, packed, and what is left of them.
 template <bool kStochastic>
-__device__ std::uint32_t quantise4(float4 x, std::uint32_t magnitude, const Quantiser& quantiser,
+__device__ std::uint32_t quantise4(float4 x, const Divider& divide, const Quantiser& quantiser,
                                    const BlockGeometry& geometry, uint2 draws, float4& left) {
+  const std::uint32_t magnitude = divide.magnitude;
   float q[4] = {x.x, x.y, x.z, x.w};
-  if (Divider::takes(magnitude)) {
-    const Divider divide(float_of(magnitude));
+  if (divide.fast) {
 #pragma unroll
     for (int c = 0; c < 4; ++c) q[c] = divide(q[c]);
   } else if (magnitude == 0 || magnitude >= kInfinityBits) {
@@ -165,6 +169,67 @@ __device__ std::uint32_t scale_bits(std::uint32_t magnitude) {
   return magnitude >= kInfinityBits ? kPoisonBits : magnitude;
 }
 
+/// The draws of a warp's chunks; `element` is a multiple of 8 for even lanes.
+template <int kChunks>
+__device__ void draw_chunks(const Quantiser& quantiser, std::uint64_t element,
+                            uint2 (&draws)[kChunks]) {
+  if constexpr (kChunks == 1) {
+    const uint4 group = draw_group(quantiser.draws, element / 8);
+    draws[0] = element % 8 == 0 ? make_uint2(group.x, group.y) : make_uint2(group.z, group.w);
+  }
+#pragma unroll
+  for (int j = 0; j + 1 < kChunks; j += 2) {
+    draws_of_pair(quantiser.draws, element + j * kChunk, draws[j], draws[j + 1]);
+  }
+}
+
+/// kChunks chunks from element `start` on. kFull: all elements are there and aligned to 16 bytes.
+template <int kChunks, Source kSource, bool kStochastic, bool kFull>
+__device__ void encode_chunks(const Feed& feed, const BlockGeometry& geometry,
+                              const Quantiser& quantiser, std::size_t start, std::byte* body) {
+  auto* scales = reinterpret_cast<std::uint32_t*>(body);
+  std::byte* codes = body + geometry.scale_bytes;
+  const int lane = threadIdx.x % 32;
+  const std::size_t first = start + lane * 4;
+  float4 x[kChunks];
+  std::uint32_t magnitude = 0;
+#pragma unroll
+  for (int j = 0; j < kChunks; ++j) {
+    x[j] = feed4<kSource, true, Nan::Any, kFull>(feed, first + j * kChunk);
+  }
+#pragma unroll
+  for (int j = 0; j < kChunks; ++j) magnitude = max(magnitude, magnitude4(x[j]));
+  const int lanes = kChunks > 1 ? 32 : static_cast<int>(geometry.block) / 4;
+  for (int o = lanes / 2; o > 0; o /= 2) {
+    magnitude = max(magnitude, __shfl_xor_sync(kAllLanes, magnitude, o));
+  }
+  if (lane % lanes == 0 && first < feed.count) {
+    scales[geometry.block_of(first)] = scale_bits(magnitude);
+  }
+  uint2 draws[kChunks] = {};
+  if constexpr (kStochastic) draw_chunks<kChunks>(quantiser, quantiser.offset + first, draws);
+  const Divider divide(magnitude);
+  std::byte* const place = place_of(codes, geometry, start);
+#pragma unroll
+  for (int j = 0; j < kChunks; ++j) {
+    const std::size_t chunk = start + j * kChunk;
+    if (!kFull && chunk >= feed.count) break;
+    float4 left;
+    const std::uint32_t packed =
+        quantise4<kStochastic>(x[j], divide, quantiser, geometry, draws[j], left);
+    if (kFull || chunk + kChunk <= feed.count) {
+      store_chunk(codes, geometry, chunk, packed, place + j * (kChunk / 8) * geometry.bits);
+    } else {
+      store_words(codes, geometry, chunk, feed.count, packed);
+    }
+    if constexpr (kSource != Source::Gradient && kFull) {
+      __stcs(reinterpret_cast<float4*>(feed.residual_next + first + j * kChunk), left);
+    } else if constexpr (kSource != Source::Gradient) {
+      store4(feed.residual_next, first + j * kChunk, feed.count, feed.aligned, left);
+    }
+  }
+}
+
 /// Blocks of 128 * kChunks elements; with kChunks = 1 of 32 and 64, too. One warp per kChunks.
 template <int kChunks, Source kSource, bool kStochastic>
 __global__ __launch_bounds__(kBlockThreads) void encode_in_registers(Feed feed,
@@ -173,52 +238,14 @@ __global__ __launch_bounds__(kBlockThreads) void encode_in_registers(Feed feed,
                                                                      std::byte* payload,
                                                                      PayloadHeader header) {
   if (blockIdx.x == 0 && threadIdx.x == 0) write_header(payload, header);
-  auto* scales = reinterpret_cast<std::uint32_t*>(payload + compressors::kHeaderBytes);
-  std::byte* codes = payload + compressors::kHeaderBytes + geometry.scale_bytes;
-  const int lane = threadIdx.x % 32;
+  std::byte* body = payload + compressors::kHeaderBytes;
   const std::size_t warp = blockIdx.x * (kBlockThreads / 32ull) + threadIdx.x / 32;
   const std::size_t start = warp * (kChunks * kChunk);
   if (start >= feed.count) return;
-  const std::size_t first = start + lane * 4;
-  float4 x[kChunks];
-  std::uint32_t magnitude = 0;
-#pragma unroll
-  for (int j = 0; j < kChunks; ++j) x[j] = feed4<kSource, true, Nan::Any>(feed, first + j * kChunk);
-#pragma unroll
-  for (int j = 0; j < kChunks; ++j) magnitude = max(magnitude, magnitude4(x[j]));
-  const int lanes = kChunks > 1 ? 32 : static_cast<int>(geometry.block) / 4;
-  for (int o = lanes / 2; o > 0; o /= 2) {
-    magnitude = max(magnitude, __shfl_xor_sync(kAllLanes, magnitude, o));
-  }
-  if (lane % lanes == 0 && first < feed.count) {
-    scales[kChunks > 1 ? warp : first / geometry.block] = scale_bits(magnitude);
-  }
-  const std::uint64_t element = quantiser.offset + first;
-  uint2 draws[kChunks] = {};
-  if constexpr (kStochastic) {
-    if (kChunks > 1 && quantiser.offset % 8 == 0) {
-#pragma unroll
-      for (int j = 0; j + 1 < kChunks; j += 2) {
-        draws_of_pair(quantiser.draws, element + j * kChunk, draws[j], draws[j + 1]);
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < kChunks; ++j) {
-        draws[j] = draws_at(quantiser.draws, element + j * kChunk);
-      }
-    }
-  }
-#pragma unroll
-  for (int j = 0; j < kChunks; ++j) {
-    const std::size_t chunk = start + j * kChunk;
-    if (chunk >= feed.count) break;
-    float4 left;
-    const std::uint32_t packed =
-        quantise4<kStochastic>(x[j], magnitude, quantiser, geometry, draws[j], left);
-    store_chunk(codes, geometry, chunk, feed.count, packed);
-    if constexpr (kSource != Source::Gradient) {
-      store4(feed.residual_next, first + j * kChunk, feed.count, feed.aligned, left);
-    }
+  if (feed.aligned && start + kChunks * kChunk <= feed.count) {
+    encode_chunks<kChunks, kSource, kStochastic, true>(feed, geometry, quantiser, start, body);
+  } else {
+    encode_chunks<kChunks, kSource, kStochastic, false>(feed, geometry, quantiser, start, body);
   }
 }
 
@@ -245,6 +272,7 @@ __global__ __launch_bounds__(kBlockThreads) void encode_twice(Feed feed, BlockGe
   }
   magnitude = __reduce_max_sync(kAllLanes, magnitude);
   if (lane_first == 0) scales[block] = scale_bits(magnitude);
+  const Divider divide(magnitude);
 #pragma unroll 2
   for (std::size_t chunk = start; chunk < end; chunk += kChunk) {
     const std::size_t i = chunk + lane_first;
@@ -253,8 +281,8 @@ __global__ __launch_bounds__(kBlockThreads) void encode_twice(Feed feed, BlockGe
     if constexpr (kStochastic) draws = draws_at(quantiser.draws, quantiser.offset + i);
     float4 left;
     const std::uint32_t packed =
-        quantise4<kStochastic>(x, magnitude, quantiser, geometry, draws, left);
-    store_chunk(codes, geometry, chunk, end, packed);
+        quantise4<kStochastic>(x, divide, quantiser, geometry, draws, left);
+    store_words(codes, geometry, chunk, end, packed);
     if constexpr (kSource != Source::Gradient) {
       store4(feed.residual_next, i, end, feed.aligned, left);
     }
@@ -263,11 +291,12 @@ __global__ __launch_bounds__(kBlockThreads) void encode_twice(Feed feed, BlockGe
 
 using EncodeKernel = void (*)(Feed, BlockGeometry, Quantiser, std::byte*, PayloadHeader);
 
-/// The kernel for a block size, and the elements that a warp of it takes.
+/// The kernel for a block size, and the elements that a warp of it takes. Slices that start inside
+/// a group of 8 draws are rare, and left to the general kernel.
 template <Source kSource, bool kStochastic>
-EncodeKernel choose_kernel(std::size_t block, std::size_t& warp_elements) {
+EncodeKernel choose_kernel(std::size_t block, std::uint64_t offset, std::size_t& warp_elements) {
   warp_elements = std::max<std::size_t>(block, kChunk);
-  switch (block) {
+  switch (kStochastic && offset % 8 != 0 ? 0 : block) {
     case 32:
     case 64:
     case 128:
@@ -310,8 +339,9 @@ class QIntTwin final : public Twin {
     for_source(input, [&](auto source) {
       std::size_t warp_elements = 0;
       const EncodeKernel kernel =
-          stochastic_ ? choose_kernel<source(), true>(layout_.block, warp_elements)
-                      : choose_kernel<source(), false>(layout_.block, warp_elements);
+          stochastic_
+              ? choose_kernel<source(), true>(layout_.block, context.offset, warp_elements)
+              : choose_kernel<source(), false>(layout_.block, context.offset, warp_elements);
       kernel<<<blocks_for(input.count, warp_elements * (kBlockThreads / 32)), kBlockThreads, 0,
                stream.get()>>>(make_feed(input), make_geometry(layout_, input.count, levels_),
                                quantiser, payload, header(input.count));

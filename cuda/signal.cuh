@@ -29,6 +29,12 @@ __device__ inline std::uint32_t load_relaxed(const std::uint32_t* flag) {
   return value;
 }
 
+/// Stores a flag that says only that something has been read: values that were loaded and used
+/// before a barrier have arrived, so that no fence is needed.
+__device__ inline void store_relaxed(std::uint32_t* flag, std::uint32_t value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
+
 /// Nanoseconds of a clock that all blocks share.
 __device__ inline std::uint64_t global_time() {
   std::uint64_t time;
@@ -54,12 +60,13 @@ class Watch {
   __device__ bool wait(int peer, Ready ready) {
     for (unsigned tries = 1;; ++tries) {
       if (ready()) return true;
-      if (tries % kPatience == 0 && !may_go_on(peer)) return false;
+      // Soon for the first time: after a failure each kernel in the stream comes here once.
+      if ((tries == kFirst || tries % kPatience == 0) && !may_go_on(peer)) return false;
     }
   }
 
  private:
-  static constexpr unsigned kPatience = 512;
+  static constexpr unsigned kFirst = 64, kPatience = 1024;
 
   __device__ bool may_go_on(int peer) {
     if (load_relaxed(&progress_->failed) != 0) return false;
@@ -84,6 +91,24 @@ class Watch {
   std::uint64_t timeout_ns_;
   std::uint64_t deadline_ = 0;
 };
+
+/// Brings kernel parameters near, where it costs nothing: before begin_after_previous().
+template <class T>
+__device__ inline void warm_parameters(const T& parameters) {
+  const auto* words = reinterpret_cast<const std::uint32_t*>(&parameters);
+#pragma unroll
+  for (unsigned i = 0; i < sizeof(T) / 4; i += 16) {
+    const std::uint32_t word = words[i];
+    asm volatile("" ::"r"(word));
+  }
+}
+
+/// Kernels of collectives start while the one before them in the stream still runs, and wait here
+/// until it has ended and all its results are visible. Nothing before this call may touch memory.
+__device__ inline void begin_after_previous() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
 
 /// The board of `rank`.
 __device__ inline Board& board_of(const Group& group, int rank) {

@@ -20,215 +20,7 @@ namespace tersum::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWarpWords = kSelectTile / 32 / (kThreads / 32);  // bitmap words of a warp's part
-constexpr unsigned kPassBlocks = 132 * 8;                       // of kernels that loop over tiles
-
-// Tickets of SelectControl: those of refine() are numbered by what was known before.
-constexpr int kCandidateTicket = 0;
-constexpr int kNarrowTickets = 5;  // and the one behind it
-
-__device__ std::uint32_t warp_part(std::uint32_t tile) {
-  return tile * kSelectTile + threadIdx.x / 32 * (kWarpWords * 32);
-}
-
-/// Adds a block's histogram to the global one and clears it.
-__device__ void flush_histogram(std::uint32_t* local, std::uint32_t bins, std::uint32_t* global) {
-  __syncthreads();
-  for (std::uint32_t b = threadIdx.x; b < bins; b += blockDim.x) {
-    if (local[b] != 0) atomicAdd(global + b, local[b]);
-  }
-}
-
-__device__ void clear_histogram(std::uint32_t* local, std::uint32_t bins) {
-  for (std::uint32_t b = threadIdx.x; b < bins; b += blockDim.x) local[b] = 0;
-  __syncthreads();
-}
-
-/// What the histogram of the top bits says: few enough candidates, or more bits are needed.
-__device__ void decide_after_top_bits(SelectControl* control, std::uint32_t kept,
-                                      std::uint32_t capacity) {
-  const BinOfKth found = find_bin(control->all, kTopBins, kept);
-  if (threadIdx.x != 0) return;
-  control->floor = found.bin << 20;
-  control->left = found.left;
-  control->knowledge = found.at_least <= capacity ? Knowledge::Bin : Knowledge::TopBits;
-}
-
-/// The pass over all elements. hint[0] is the floor guessed from the last step, 0 for none; hint[1]
-/// was its threshold.
-template <Source kSource>
-__global__ __launch_bounds__(kThreads) void absorb(Feed feed, SelectMemory memory,
-                                                   const std::uint32_t* hint) {
-  __shared__ std::uint32_t histogram[kTopBins];
-  const std::uint32_t floor = hint == nullptr ? 0 : *hint;
-  const auto count = static_cast<std::uint32_t>(feed.count);
-  const std::uint32_t lane = threadIdx.x % 32;
-  if (floor == 0) clear_histogram(histogram, kTopBins);
-  for (std::uint32_t tile = blockIdx.x; tile < memory.tiles; tile += gridDim.x) {
-    const std::uint32_t start = warp_part(tile);
-    float x[kWarpWords];
-#pragma unroll
-    for (int j = 0; j < kWarpWords; ++j) x[j] = feed1<kSource, true>(feed, start + j * 32 + lane);
-    std::uint32_t word = 0;
-#pragma unroll
-    for (int j = 0; j < kWarpWords; ++j) {
-      const std::uint32_t i = start + j * 32 + lane;
-      if constexpr (kSource != Source::Gradient) {
-        if (i < count) __stcs(feed.residual_next + i, x[j]);
-      }
-      if (floor != 0) {
-        const std::uint32_t marks = __ballot_sync(kAllLanes, magnitude_of(x[j]) >= floor);
-        if (lane == j) word = marks;
-      } else if (i < count) {
-        atomicAdd(histogram + (magnitude_of(x[j]) >> 20), 1u);
-      }
-    }
-    if (floor != 0) {
-      if (lane < kWarpWords) memory.above[start / 32 + lane] = word;
-      const std::uint32_t marked = __reduce_add_sync(kAllLanes, __popc(word));
-      if (lane == 0 && marked != 0) atomicAdd(memory.tile_above + tile, marked);
-    }
-  }
-  if (floor == 0) flush_histogram(histogram, kTopBins, memory.control->all);
-}
-
-/// One block: counts the candidates of the guess.
-__global__ __launch_bounds__(1024) void judge_guess(SelectMemory memory, std::uint32_t kept,
-                                                    const std::uint32_t* hint) {
-  SelectControl* control = memory.control;
-  const std::uint32_t floor = hint == nullptr ? 0 : *hint;
-  if (floor == 0) return decide_after_top_bits(control, kept, memory.capacity);
-  const std::uint32_t total = scan_array(memory.tile_above, memory.tiles);
-  if (threadIdx.x != 0) return;
-  const bool good = total >= kept && total <= memory.capacity;
-  control->knowledge = good ? Knowledge::Guessed : Knowledge::Nothing;
-  control->floor = floor;
-  control->candidates = total;
-}
-
-/// Histogram of the next bits of those elements of `x` that have the known ones.
-template <Knowledge kKnown>
-__global__ __launch_bounds__(kThreads) void refine(const float* x, SelectMemory memory,
-                                                   std::uint32_t count, std::uint32_t kept) {
-  constexpr bool kTop = kKnown == Knowledge::Nothing;
-  constexpr std::uint32_t kBins = kTop ? kTopBins : kLowerBins;
-  constexpr int kShift = kTop ? 20 : kKnown == Knowledge::TopBits ? 10 : 0;
-  __shared__ std::uint32_t histogram[kBins];
-  SelectControl* control = memory.control;
-  if (control->knowledge != kKnown) return;
-  const std::uint32_t known = kTop ? 0 : control->floor >> (kShift + 10);
-  const std::uint32_t left = control->left;
-  std::uint32_t* const all = control->all + (kTop           ? 0
-                                             : kShift == 10 ? kTopBins
-                                                            : kTopBins + kLowerBins);
-  clear_histogram(histogram, kBins);
-  const std::uint32_t stride = gridDim.x * kThreads;
-  for (std::size_t i = blockIdx.x * kThreads + threadIdx.x; i < count; i += stride) {
-    const std::uint32_t magnitude = magnitude_of(x[i]);
-    if (kTop || magnitude >> (kShift + 10) == known) {
-      atomicAdd(histogram + (magnitude >> kShift & (kBins - 1)), 1u);
-    }
-  }
-  flush_histogram(histogram, kBins, all);
-  if (!is_last_block(control->tickets + static_cast<int>(kKnown), gridDim.x)) return;
-  if constexpr (kTop) return decide_after_top_bits(control, kept, memory.capacity);
-  const BinOfKth found = find_bin(all, kBins, left);
-  if (threadIdx.x != 0) return;
-  control->floor |= found.bin << kShift;
-  control->left = found.left;
-  control->knowledge = kKnown == Knowledge::TopBits ? Knowledge::HighBits : Knowledge::Exact;
-}
-
-/// Bitmaps for a floor that a histogram has given; of ties apart where it is the exact threshold.
-__global__ __launch_bounds__(kThreads) void mark(const float* x, SelectMemory memory,
-                                                 std::uint32_t count) {
-  const SelectControl* control = memory.control;
-  const bool exact = control->knowledge == Knowledge::Exact;
-  if (!exact && control->knowledge != Knowledge::Bin) return;
-  const std::uint32_t floor = control->floor;
-  const std::uint32_t lane = threadIdx.x % 32;
-  for (std::uint32_t tile = blockIdx.x; tile < memory.tiles; tile += gridDim.x) {
-    const std::uint32_t start = warp_part(tile);
-    std::uint32_t above = 0;
-    std::uint32_t equal = 0;
-    for (int j = 0; j < kWarpWords; ++j) {
-      const std::uint32_t i = start + j * 32 + lane;
-      const std::uint32_t magnitude = i < count ? magnitude_of(x[i]) : 0;
-      const bool ties = exact && magnitude == floor;
-      const std::uint32_t a = __ballot_sync(kAllLanes, i < count && magnitude >= floor && !ties);
-      const std::uint32_t e = __ballot_sync(kAllLanes, i < count && ties);
-      if (lane == j) above = a, equal = e;
-    }
-    if (lane < kWarpWords) memory.above[start / 32 + lane] = above;
-    if (lane < kWarpWords) memory.equal[start / 32 + lane] = equal;
-    std::uint32_t total = 0;
-    block_scan(__popc(above) << 16 | __popc(equal), total);  // at most 4096 of each
-    if (threadIdx.x == 0) memory.tile_above[tile] = total >> 16;
-    if (threadIdx.x == 0) memory.tile_equal[tile] = total & 0xffffu;
-  }
-}
-
-/// One block: where each tile's candidates go.
-__global__ __launch_bounds__(1024) void place(SelectMemory memory, std::uint32_t kept) {
-  SelectControl* control = memory.control;
-  const Knowledge knowledge = control->knowledge;
-  if (knowledge != Knowledge::Bin && knowledge != Knowledge::Exact) return;
-  const std::uint32_t total = scan_array(memory.tile_above, memory.tiles);
-  if (knowledge == Knowledge::Exact) scan_array(memory.tile_equal, memory.tiles);
-  if (threadIdx.x == 0) control->candidates = knowledge == Knowledge::Exact ? kept : total;
-}
-
-/// The lowest `keep` set bits of `word`.
-__device__ std::uint32_t lowest_bits(std::uint32_t word, std::uint32_t keep) {
-  std::uint32_t result = 0;
-  for (; keep > 0; --keep) {
-    result |= word & -word;
-    word &= word - 1;
-  }
-  return result;
-}
-
-/// Candidates in the order of their indices, and the histogram of their top bits.
-__global__ __launch_bounds__(kSelectTile / 32) void gather_candidates(const float* x,
-                                                                      SelectMemory memory,
-                                                                      std::uint32_t kept) {
-  __shared__ std::uint32_t histogram[kTopBins];
-  SelectControl* control = memory.control;
-  const bool exact = control->knowledge == Knowledge::Exact;
-  const std::uint32_t ties = control->left;
-  clear_histogram(histogram, kTopBins);
-  for (std::uint32_t tile = blockIdx.x; tile < memory.tiles; tile += gridDim.x) {
-    const std::uint32_t w = tile * (kSelectTile / 32) + threadIdx.x;
-    std::uint32_t word = memory.above[w];
-    std::uint32_t position = memory.tile_above[tile];
-    std::uint32_t total = 0;
-    if (exact) {
-      const std::uint32_t equal = memory.equal[w];
-      const std::uint32_t ones = __popc(equal);
-      const std::uint32_t first = memory.tile_equal[tile];
-      const std::uint32_t before = first + block_scan(ones, total) - ones;
-      word |= lowest_bits(equal, before < ties ? min(ties - before, ones) : 0);
-      position += min(first, ties);
-    }
-    const std::uint32_t ones = __popc(word);
-    position += block_scan(ones, total) - ones;
-    while (word != 0) {
-      const std::uint32_t index = w * 32 + __ffs(word) - 1;
-      word &= word - 1;
-      const std::uint32_t value = bits_of(x[index]);
-      memory.index[position] = index;
-      memory.value[position] = value;
-      ++position;
-      atomicAdd(histogram + ((value & kMagnitudeMask) >> 20), 1u);
-    }
-  }
-  flush_histogram(histogram, kTopBins, control->candidate);
-  if (!is_last_block(control->tickets + kCandidateTicket, gridDim.x)) return;
-  const BinOfKth found = find_bin(control->candidate, kTopBins, kept);
-  if (threadIdx.x != 0) return;
-  control->prefix = found.bin << 20;
-  control->ties = found.left;
-}
+constexpr int kPartThreads = kCandidateTile / 4;
 
 /// The next 10 bits of the threshold, from the candidates that have the known ones.
 template <int kShift>
@@ -266,17 +58,6 @@ __device__ std::uint32_t count_four(const SelectMemory& memory, std::uint32_t fi
   return counts;
 }
 
-__global__ __launch_bounds__(kThreads) void count_parts(SelectMemory memory) {
-  const SelectControl* control = memory.control;
-  const std::uint32_t start = blockIdx.x * kCandidateTile;
-  if (start >= control->candidates) return;
-  std::uint32_t total = 0;
-  block_scan(count_four(memory, start + threadIdx.x * 4, control->candidates, control->prefix),
-             total);
-  if (threadIdx.x == 0) memory.part_above[blockIdx.x] = total >> 16;
-  if (threadIdx.x == 0) memory.part_equal[blockIdx.x] = total & 0xffffu;
-}
-
 /// The floor that next time should give about 1.6 k candidates: this threshold, moved on as it has
 /// moved since the last step (with error feedback it grows at first), less what gave the margin.
 __device__ std::uint32_t next_floor(const SelectControl& control, std::uint32_t kept,
@@ -298,11 +79,21 @@ __device__ std::uint32_t next_floor(const SelectControl& control, std::uint32_t 
   return floor == 0 || floor >= kInfinityBits ? 0 : floor;
 }
 
-/// One block: ranks of each part's first elements; the guess for the next step.
-__global__ __launch_bounds__(1024) void rank_parts(SelectMemory memory, std::uint32_t kept,
-                                                   std::uint32_t* hint) {
-  const SelectControl* control = memory.control;
-  const std::uint32_t parts = (control->candidates + kCandidateTile - 1) / kCandidateTile;
+/// Counts per part of the candidates. The last block makes them the ranks of each part's first
+/// elements, and guesses for the next step.
+__global__ __launch_bounds__(kPartThreads) void rank_parts(SelectMemory memory, std::uint32_t kept,
+                                                           std::uint32_t* hint) {
+  SelectControl* control = memory.control;
+  const std::uint32_t candidates = control->candidates;
+  const std::uint32_t parts = (candidates + kCandidateTile - 1) / kCandidateTile;
+  if (blockIdx.x >= parts) return;
+  std::uint32_t total = 0;
+  block_scan(count_four(memory, blockIdx.x * kCandidateTile + threadIdx.x * 4, candidates,
+                        control->prefix),
+             total);
+  if (threadIdx.x == 0) memory.part_above[blockIdx.x] = total >> 16;
+  if (threadIdx.x == 0) memory.part_equal[blockIdx.x] = total & 0xffffu;
+  if (!is_last_block(control->tickets + kPartTicket, parts)) return;
   scan_array(memory.part_above, parts);
   scan_array(memory.part_equal, parts);
   if (threadIdx.x == 0 && hint != nullptr) {
@@ -311,9 +102,10 @@ __global__ __launch_bounds__(1024) void rank_parts(SelectMemory memory, std::uin
   }
 }
 
-/// Values and indices of the k largest in order; they leave residual and velocity.
-__global__ __launch_bounds__(kThreads) void choose(SelectMemory memory, float* residual_next,
-                                                   float* velocity_next, std::uint32_t* values) {
+/// Values and indices of the k largest in order. With feedback the bitmap of candidates becomes the
+/// mask of what is sent: the others leave it.
+__global__ __launch_bounds__(kPartThreads) void choose(SelectMemory memory, bool make_mask,
+                                                       std::uint32_t* values) {
   const SelectControl* control = memory.control;
   const std::uint32_t candidates = control->candidates;
   const std::uint32_t start = blockIdx.x * kCandidateTile;
@@ -328,17 +120,18 @@ __global__ __launch_bounds__(kThreads) void choose(SelectMemory memory, float* r
   std::uint32_t equal = memory.part_equal[blockIdx.x] + (before & 0xffffu);
   for (std::uint32_t i = first; i < first + 4 && i < candidates; ++i) {
     const std::uint32_t value = memory.value[i];
+    const std::uint32_t index = memory.index[i];
     const std::uint32_t magnitude = value & kMagnitudeMask;
     const std::uint32_t rank = above + min(equal, ties);
     const bool sent = magnitude > threshold || (magnitude == threshold && equal < ties);
     above += magnitude > threshold;
     equal += magnitude == threshold;
-    if (!sent) continue;
-    const std::uint32_t index = memory.index[i];
-    values[rank] = value;
-    memory.chosen[rank] = index;
-    if (residual_next != nullptr) residual_next[index] = 0.0f;
-    if (velocity_next != nullptr) velocity_next[index] = 0.0f;
+    if (sent) {
+      values[rank] = value;
+      memory.chosen[rank] = index;
+    } else if (make_mask) {
+      atomicAnd(memory.above + index / 32, ~(1u << index % 32));
+    }
   }
 }
 
@@ -383,6 +176,8 @@ class TopKTwin final : public Twin {
   }
 
  private:
+  bool masks_sent() const override { return true; }
+
   TopKPayload layout(std::size_t count) const {
     return make_topk_payload(count, rule_.kept(count));
   }
@@ -394,42 +189,23 @@ class TopKTwin final : public Twin {
       write_empty<<<1, 1, 0, stream.get()>>>(payload, packed.header);
       return check_launch("topk write_empty");
     }
-    const SelectMemory memory = cut_select_memory(workspace, input.count, packed.kept);
+    SelectMemory memory = cut_select_memory(workspace, input.count, packed.kept);
+    if (input.mask_next != nullptr) memory.above = input.mask_next;
     check(cudaMemsetAsync(workspace, 0, memory.cleared_bytes, stream.get()), "cudaMemsetAsync");
-    const float* x = input.residual_next != nullptr ? input.residual_next : input.gradient;
-    find_candidates(stream, input, memory, packed, x);
+    launch_find_candidates(stream, make_feed(input), memory, packed, input.mask, input.hint);
     select(stream, input, memory, packed,
            reinterpret_cast<std::uint32_t*>(payload + compressors::kHeaderBytes));
     launch_pack_indices(stream, packed, memory, input.residual_next, payload);
   }
 
-  void find_candidates(StreamView stream, const Input& input, const SelectMemory& memory,
-                       const TopKPayload& packed, const float* x) const {
-    const unsigned blocks = std::min(memory.tiles, kPassBlocks);
-    const cudaStream_t s = stream.get();
-    for_source(input, [&](auto source) {
-      absorb<source()><<<blocks, kThreads, 0, s>>>(make_feed(input), memory, input.hint);
-    });
-    judge_guess<<<1, 1024, 0, s>>>(memory, packed.kept, input.hint);
-    refine<Knowledge::Nothing><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
-    refine<Knowledge::TopBits><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
-    refine<Knowledge::HighBits><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
-    mark<<<blocks, kThreads, 0, s>>>(x, memory, packed.count);
-    place<<<1, 1024, 0, s>>>(memory, packed.kept);
-    gather_candidates<<<blocks, kSelectTile / 32, 0, s>>>(x, memory, packed.kept);
-    check_launch("topk candidates");
-  }
-
   void select(StreamView stream, const Input& input, const SelectMemory& memory,
               const TopKPayload& packed, std::uint32_t* values) const {
-    const unsigned blocks = std::min(memory.parts, kPassBlocks);
+    const unsigned blocks = std::min(blocks_for(memory.capacity, kThreads * 4), kPassBlocks);
     const cudaStream_t s = stream.get();
     narrow<10><<<blocks, kThreads, 0, s>>>(memory);
     narrow<0><<<blocks, kThreads, 0, s>>>(memory);
-    count_parts<<<memory.parts, kThreads, 0, s>>>(memory);
-    rank_parts<<<1, 1024, 0, s>>>(memory, packed.kept, input.hint);
-    choose<<<memory.parts, kThreads, 0, s>>>(memory, input.residual_next, input.velocity_next,
-                                             values);
+    rank_parts<<<memory.parts, kPartThreads, 0, s>>>(memory, packed.kept, input.hint);
+    choose<<<memory.parts, kPartThreads, 0, s>>>(memory, input.mask_next != nullptr, values);
     check_launch("topk selection");
   }
 
@@ -455,32 +231,6 @@ class TopKTwin final : public Twin {
 };
 
 }  // namespace
-
-SelectMemory cut_select_memory(std::byte* workspace, std::size_t count, std::size_t kept) {
-  SelectMemory memory{};
-  std::size_t used = 0;
-  const auto take = [&](std::size_t words) {
-    auto* part = reinterpret_cast<std::uint32_t*>(workspace + used);
-    used += (words * sizeof(std::uint32_t) + 255) / 256 * 256;
-    return part;
-  };
-  memory.tiles = blocks_for(count, kSelectTile);
-  memory.capacity = static_cast<std::uint32_t>(std::min(count, 6 * kept + 4096));
-  memory.parts = blocks_for(memory.capacity, kCandidateTile);
-  memory.control = reinterpret_cast<SelectControl*>(take(sizeof(SelectControl) / 4));
-  memory.tile_above = take(memory.tiles);
-  memory.tile_equal = take(memory.tiles);
-  memory.cleared_bytes = used;
-  memory.above = take(static_cast<std::size_t>(memory.tiles) * (kSelectTile / 32));
-  memory.equal = take(static_cast<std::size_t>(memory.tiles) * (kSelectTile / 32));
-  memory.index = take(memory.capacity);
-  memory.value = take(memory.capacity);
-  memory.part_above = take(memory.parts);
-  memory.part_equal = take(memory.parts);
-  memory.chosen = take(kept);
-  memory.bytes = used;
-  return memory;
-}
 
 std::unique_ptr<Twin> make_topk_twin(const TwinParameters& parameters) {
   return std::make_unique<TopKTwin>(parameters);

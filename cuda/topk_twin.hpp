@@ -11,10 +11,18 @@
 
 namespace tersum::gpu {
 
-inline constexpr std::uint32_t kTopBins = 2048;     // upper 11 of the 31 bits of a magnitude
-inline constexpr std::uint32_t kLowerBins = 1024;   // 10 bits each
-inline constexpr std::uint32_t kSelectTile = 4096;  // elements
-inline constexpr std::uint32_t kCandidateTile = 1024;
+inline constexpr std::uint32_t kTopBins = 2048;      // upper 11 of the 31 bits of a magnitude
+inline constexpr std::uint32_t kLowerBins = 1024;    // 10 bits each
+inline constexpr std::uint32_t kSelectTile = 16384;  // elements
+inline constexpr std::uint32_t kCandidateTile = 4096;
+
+inline constexpr unsigned kPassBlocks = 132 * 8;  // of kernels that loop over tiles
+
+/// Tickets of SelectControl; those of the refining steps are numbered by what was known before.
+inline constexpr int kCandidateTicket = 0;
+inline constexpr int kMarkTicket = 2;
+inline constexpr int kNarrowTickets = 5;  // and the one behind it
+inline constexpr int kPartTicket = 7;
 
 /// What is known about the cut so far. The order is that of the steps.
 enum class Knowledge : std::uint32_t {
@@ -42,6 +50,7 @@ struct SelectControl {
 /// Device memory of one selection or one decoding, cut from a workspace.
 struct SelectMemory {
   SelectControl* control;
+  std::uint32_t* guessed;     ///< [tiles] elements per tile that reach the guessed floor
   std::uint32_t* tile_above;  ///< [tiles] candidates per tile, then their prefix sums
   std::uint32_t* tile_equal;  ///< [tiles] Exact only: those equal to the threshold
   std::uint32_t* above;       ///< [tiles * kSelectTile / 32] bitmap of candidates
@@ -70,6 +79,15 @@ struct TopKPayload {
   std::size_t high_bytes;
 };
 TopKPayload make_topk_payload(std::size_t count, std::size_t kept);
+
+struct Feed;
+
+/// Adds up what is sent (into feed.residual_next and the next velocity, where there are some) and
+/// lists the candidates: memory.index, memory.value and the control block, with the upper bits of
+/// the threshold. `mask` names elements without residual; `hint` may be null.
+void launch_find_candidates(StreamView stream, const Feed& feed, const SelectMemory& memory,
+                            const TopKPayload& packed, const std::uint32_t* mask,
+                            const std::uint32_t* hint);
 
 /// Writes the payload of the chosen elements: indices from memory.chosen (values are there
 /// already).

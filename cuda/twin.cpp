@@ -40,7 +40,7 @@ Status DecodeStatus::status() const {
 }
 
 std::unique_ptr<TwinState> Twin::make_state(std::size_t count, StreamView stream) const {
-  return std::make_unique<TwinState>(arrays_, count, stream);
+  return std::make_unique<TwinState>(arrays_, count, stream, arrays_ > 0 && masks_sent());
 }
 
 void Twin::check_workspace(std::size_t count, std::span<std::byte> workspace) const {
@@ -63,10 +63,10 @@ void Twin::compress(StreamView stream, const float* input, std::size_t count,
                                        "into smaller slices");
   }
   check_workspace(count, workspace);
-  Input in{input, count, nullptr, nullptr, nullptr, nullptr, momentum_, nullptr};
+  Input in{input, count, nullptr, nullptr, nullptr, nullptr, momentum_, nullptr, nullptr, nullptr};
   if (state != nullptr && state->arrays() == arrays_) in.hint = state->hint();
   if (arrays_ > 0) {
-    if (state == nullptr || state->arrays() != arrays_) {
+    if (state == nullptr || state->arrays() != arrays_ || state->masked() != masks_sent()) {
       throw Error(Code::InvalidArgument,
                   spec_ + ": compress() needs the state that make_state() of it gave");
     }
@@ -76,6 +76,13 @@ void Twin::compress(StreamView stream, const float* input, std::size_t count,
                                              " are not inside a state of " +
                                              std::to_string(state->count()));
     }
+    if (state->masked() && count != state->count()) {
+      throw Error(Code::InvalidArgument, spec_ + " works on whole gradients only; this one has " +
+                                             std::to_string(state->count()) + " elements, not " +
+                                             std::to_string(count));
+    }
+    in.mask = state->current_mask();
+    in.mask_next = state->next_mask();
     in.residual = state->current(0, context.offset);
     in.residual_next = state->next(0, context.offset);
     if (arrays_ > 1) {

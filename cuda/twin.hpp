@@ -103,7 +103,9 @@ class Twin {
     const float* velocity;
     float* velocity_next;
     float momentum;
-    std::uint32_t* hint;  ///< TwinState::hint(), or null
+    std::uint32_t* hint;        ///< TwinState::hint(), or null
+    const std::uint32_t* mask;  ///< TwinState's masks, or null
+    std::uint32_t* mask_next;
   };
   enum class Apply { Set, Add, Clear };
   /// What a decoder works on.
@@ -118,6 +120,8 @@ class Twin {
   Twin(std::string spec, std::size_t arrays, float momentum)
       : spec_(std::move(spec)), arrays_(arrays), momentum_(momentum) {}
 
+  /// True for methods whose states have masks: they always work on whole gradients.
+  virtual bool masks_sent() const { return false; }
   virtual void encode(StreamView stream, const Input& input, const SliceContext& context,
                       std::byte* payload, std::byte* workspace) const = 0;
   virtual void decode(StreamView stream, Apply apply, const Output& output,

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cuda/error.hpp"
+#include "cuda/twin_mask.hpp"
 #include "tersum/error.hpp"
 
 namespace tersum::gpu {
@@ -29,13 +30,22 @@ constexpr std::size_t stride_of(std::size_t count) {
 
 }  // namespace
 
-TwinState::TwinState(std::size_t arrays, std::size_t count, StreamView stream)
+TwinState::TwinState(std::size_t arrays, std::size_t count, StreamView stream, bool masked)
     : arrays_(arrays),
       count_(count),
       stride_(stride_of(count)),
-      memory_(kHintBytes + 2 * arrays * stride_of(count)) {
+      mask_words_(masked ? mask_words_for(count) : 0),
+      memory_(kHintBytes + 2 * arrays * stride_of(count) +
+              2 * mask_words_ * sizeof(std::uint32_t)) {
   written_.reserve(kReservedRanges);
   check(cudaMemsetAsync(memory_.data(), 0, memory_.bytes(), stream.get()), "cudaMemsetAsync");
+}
+
+std::uint32_t* TwinState::mask(bool next) const noexcept {
+  if (mask_words_ == 0) return nullptr;
+  auto* masks =
+      reinterpret_cast<std::uint32_t*>(memory_.data() + kHintBytes + 2 * arrays_ * stride_);
+  return masks + (next != swapped_ ? mask_words_ : 0);
 }
 
 std::byte* TwinState::array(std::size_t index, bool next) const noexcept {
@@ -101,6 +111,9 @@ std::vector<std::byte> TwinState::save(StreamView stream) const {
   std::vector<std::byte> bytes(sizeof head + arrays_ * count_ * sizeof(float));
   std::memcpy(bytes.data(), head, sizeof head);
   for (std::size_t a = 0; a < arrays_ && count_ > 0; ++a) {
+    if (masked()) {
+      apply_mask(stream, mask(false), reinterpret_cast<float*>(array(a, false)), count_);
+    }
     check(cudaMemcpyAsync(bytes.data() + sizeof head + a * count_ * sizeof(float), array(a, false),
                           count_ * sizeof(float), cudaMemcpyDeviceToHost, stream.get()),
           "cudaMemcpyAsync");
@@ -133,6 +146,10 @@ void TwinState::load(std::span<const std::byte> bytes, StreamView stream) {
     check(cudaMemcpyAsync(array(a, false), values.data() + a * count_, count_ * sizeof(float),
                           cudaMemcpyHostToDevice, stream.get()),
           "cudaMemcpyAsync");
+  }
+  if (masked()) {
+    check(cudaMemsetAsync(mask(false), 0, mask_words_ * sizeof(std::uint32_t), stream.get()),
+          "cudaMemsetAsync");
   }
   stream.synchronize();
   written_.clear();

@@ -18,8 +18,9 @@ namespace tersum::gpu {
 /// of the streams that they are given.
 class TwinState {
  public:
-  /// Zero at first (the memory is cleared in `stream`). Allocates: make it once per gradient.
-  TwinState(std::size_t arrays, std::size_t count, StreamView stream);
+  /// Zero at first (the memory is cleared in `stream`). Allocates: make it once per gradient. With
+  /// `masked` it has masks.
+  TwinState(std::size_t arrays, std::size_t count, StreamView stream, bool masked = false);
 
   std::size_t arrays() const noexcept { return arrays_; }
   std::size_t count() const noexcept { return count_; }
@@ -27,6 +28,20 @@ class TwinState {
   /// Elements from `offset` on of array `index`: [count - offset], on the device.
   const float* current(std::size_t index, std::size_t offset) const noexcept;
   float* next(std::size_t index, std::size_t offset) const noexcept;
+
+  /// Masked states only: [mask_words()] bits, one per element, first element in the lowest bit.
+  /// Where a bit is set, the element of every array is zero whatever the memory of the array holds.
+  /// This saves sparse methods from writing single zeros all over memory. The next mask belongs to
+  /// the next values; who writes those writes all of it. Null without masks.
+  const std::uint32_t* current_mask() const noexcept { return mask(false); }
+  std::uint32_t* next_mask() const noexcept { return mask(true); }
+  bool masked() const noexcept { return mask_words_ > 0; }
+  std::size_t mask_words() const noexcept { return mask_words_; }
+  /// mask_words() of a state of `count` elements: they are filled up to a multiple of 512.
+  static constexpr std::size_t mask_words_for(std::size_t count) noexcept {
+    return (count + 16383) / 16384 * 512 + (count == 0 ? 512 : 0);
+  }
+
   /// All arrays hold next values for `count` elements from `offset` on, when the stream gets there.
   void mark_written(std::size_t offset, std::size_t count);
 
@@ -55,12 +70,14 @@ class TwinState {
   };
 
   std::byte* array(std::size_t index, bool next) const noexcept;
+  std::uint32_t* mask(bool next) const noexcept;
 
   std::size_t arrays_;
   std::size_t count_;
-  std::size_t stride_;          // bytes from one array to the next
+  std::size_t stride_;  // bytes from one array to the next
+  std::size_t mask_words_;
   bool swapped_ = false;        // which half of `memory_` is committed
-  DeviceBuffer memory_;         // hint, then arrays of one half, then those of the other
+  DeviceBuffer memory_;         // hint, then arrays of one half, those of the other, two masks
   std::vector<Range> written_;  // sorted, neither overlapping nor touching
 };
 

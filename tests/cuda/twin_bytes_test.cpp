@@ -160,6 +160,21 @@ TEST_P(TwinBytes, EncodesSlicesOfAGradientAsTheCpuDoes) {
   }
 }
 
+TEST_P(TwinBytes, DrawsByThePlaceInTheGradient) {
+  Bench bench(GetParam(), 3000);
+  if (!bench.has_twin()) GTEST_SKIP() << "has no twin";
+  if (!bench.cpu().traits().randomised) GTEST_SKIP() << "draws nothing";
+  bench.make_state(4000);
+  const Floats input = make_input("gaussian", 2500, 4);
+  for (const std::uint64_t offset : {0, 1, 4, 8, 13, 1000}) {
+    const auto state = bench.cpu().make_state(4000);
+    const SliceContext context{9, 8, 7, offset, 6};
+    EXPECT_TRUE(bench.compress(input, context) ==
+                tersum::test::encode(bench.cpu(), input, context, state.get()))
+        << "offset " << offset;
+  }
+}
+
 TEST_P(TwinBytes, RefusesExactlyThePayloadsThatTheCpuRefuses) {
   constexpr std::size_t kCount = 1500;
   Bench bench(GetParam(), kCount);

@@ -62,7 +62,8 @@ TEST_F(TopKTwin, FindsLargeElementsThatLieTogether) {
   std::vector<Floats> inputs;
   for (unsigned step = 0; step < 3; ++step) {
     inputs.push_back(scaled(1e-3f, step));
-    for (std::size_t i = 0; i < 5000; ++i) inputs.back()[kCount - 1 - i] = 1.0f + 1e-6f * static_cast<float>(i);
+    for (std::size_t i = 0; i < 5000; ++i)
+      inputs.back()[kCount - 1 - i] = 1.0f + 1e-6f * static_cast<float>(i);
   }
   compare("topk+ef", inputs);
   compare("topk:ratio=0.0001+ef", inputs);

@@ -1,0 +1,298 @@
+// The first half of topk's twin: the list of candidates (topk_twin.cu says how it works).
+#include "cuda/block_scan.cuh"
+#include "cuda/codec.cuh"
+#include "cuda/topk_twin.hpp"
+
+namespace tersum::gpu {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarpWords = 16;                           // bitmap words that a warp fills
+constexpr std::uint32_t kStrip = kThreads * kWarpWords;  // elements of a block that fills them
+constexpr int kGatherThreads = kSelectTile / 32;         // a bitmap word each
+static_assert(kSelectTile % kStrip == 0 && kSelectTile <= 65536);
+static_assert(TwinState::mask_words_for(1) == kGatherThreads);
+
+/// The first element of a warp's part of a strip.
+__device__ std::uint32_t warp_part(std::uint32_t strip) {
+  return strip * kStrip + threadIdx.x / 32 * (kWarpWords * 32);
+}
+
+/// What the histogram of the top bits says: few enough candidates, or more bits are needed.
+__device__ void decide_after_top_bits(SelectControl* control, std::uint32_t kept,
+                                      std::uint32_t capacity) {
+  const BinOfKth found = find_bin(control->all, kTopBins, kept);
+  if (threadIdx.x != 0) return;
+  control->floor = found.bin << 20;
+  control->left = found.left;
+  control->knowledge = found.at_least <= capacity ? Knowledge::Bin : Knowledge::TopBits;
+}
+
+/// What is sent of a warp's part of a strip; elements that `mask` names have no residual and no
+/// velocity. Writes the next velocity.
+template <Source kSource>
+__device__ void load_strip(const Feed& feed, const std::uint32_t* mask, std::uint32_t start,
+                           float (&x)[kWarpWords]) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  if constexpr (kSource == Source::Gradient) {
+#pragma unroll
+    for (int j = 0; j < kWarpWords; ++j) x[j] = feed1<kSource, true>(feed, start + j * 32 + lane);
+    return;
+  }
+  const std::uint32_t masks = lane < kWarpWords ? __ldcs(mask + start / 32 + lane) : 0;
+  float e[kWarpWords] = {};
+  float u[kWarpWords] = {};
+#pragma unroll
+  for (int j = 0; j < kWarpWords; ++j) {
+    const std::uint32_t i = start + j * 32 + lane;
+    x[j] = i < feed.count ? __ldcs(feed.gradient + i) : 0.0f;
+    e[j] = i < feed.count ? __ldcs(feed.residual + i) : 0.0f;
+    if constexpr (kSource == Source::Momentum) {
+      u[j] = i < feed.count ? __ldcs(feed.velocity + i) : 0.0f;
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kWarpWords; ++j) {
+    const std::uint32_t i = start + j * 32 + lane;
+    const bool sent = (__shfl_sync(kAllLanes, masks, j) >> lane & 1) != 0;
+    float next = 0;
+    x[j] = sum_of<kSource, Nan::Kept>(x[j], sent ? 0.0f : e[j], sent ? 0.0f : u[j], feed.momentum,
+                                      next);
+    if constexpr (kSource == Source::Momentum) {
+      if (i < feed.count) __stcs(feed.velocity_next + i, next);
+    }
+  }
+}
+
+/// The pass over all elements, one strip per block. hint[0] is the floor guessed from the last
+/// step, 0 for none; hint[1] was its threshold.
+template <Source kSource>
+__global__ __launch_bounds__(kThreads) void absorb(Feed feed, SelectMemory memory,
+                                                   const std::uint32_t* mask,
+                                                   const std::uint32_t* hint) {
+  const std::uint32_t floor = hint == nullptr ? 0 : *hint;
+  const auto count = static_cast<std::uint32_t>(feed.count);
+  const std::uint32_t lane = threadIdx.x % 32;
+  const std::uint32_t start = warp_part(blockIdx.x);
+  float x[kWarpWords];
+  load_strip<kSource>(feed, mask, start, x);
+  if constexpr (kSource != Source::Gradient) {
+#pragma unroll
+    for (int j = 0; j < kWarpWords; ++j) {
+      if (start + j * 32 + lane < count) __stcs(feed.residual_next + start + j * 32 + lane, x[j]);
+    }
+  }
+  if (floor == 0) return;
+  std::uint32_t word = 0;
+#pragma unroll
+  for (int j = 0; j < kWarpWords; ++j) {
+    const std::uint32_t marks = __ballot_sync(kAllLanes, magnitude_of(x[j]) >= floor);
+    if (lane == j) word = marks;
+  }
+  if (lane < kWarpWords) memory.above[start / 32 + lane] = word;
+  const std::uint32_t marked = __reduce_add_sync(kAllLanes, __popc(word));
+  if (lane == 0 && marked != 0) atomicAdd(memory.guessed + start / kSelectTile, marked);
+}
+
+/// One block: counts the candidates of the guess.
+__global__ __launch_bounds__(1024) void judge_guess(SelectMemory memory, std::uint32_t kept,
+                                                    const std::uint32_t* hint) {
+  SelectControl* control = memory.control;
+  const std::uint32_t floor = hint == nullptr ? 0 : *hint;
+  const std::uint32_t total = floor == 0 ? 0 : scan_array(memory.guessed, memory.tiles);
+  if (threadIdx.x != 0) return;
+  const bool good = total >= kept && total <= memory.capacity;
+  control->knowledge = good ? Knowledge::Guessed : Knowledge::Nothing;
+  control->floor = floor;
+  control->candidates = total;
+}
+
+/// Histogram of the next bits of those elements of `x` that have the known ones.
+template <Knowledge kKnown>
+__global__ __launch_bounds__(kThreads) void refine(const float* x, SelectMemory memory,
+                                                   std::uint32_t count, std::uint32_t kept) {
+  constexpr bool kTop = kKnown == Knowledge::Nothing;
+  constexpr std::uint32_t kBins = kTop ? kTopBins : kLowerBins;
+  constexpr int kShift = kTop ? 20 : kKnown == Knowledge::TopBits ? 10 : 0;
+  __shared__ std::uint32_t histogram[kBins];
+  SelectControl* control = memory.control;
+  if (control->knowledge != kKnown) return;
+  const std::uint32_t known = kTop ? 0 : control->floor >> (kShift + 10);
+  const std::uint32_t left = control->left;
+  std::uint32_t* const all = control->all + (kTop           ? 0
+                                             : kShift == 10 ? kTopBins
+                                                            : kTopBins + kLowerBins);
+  clear_histogram(histogram, kBins);
+  const std::uint32_t stride = gridDim.x * kThreads;
+  for (std::size_t i = blockIdx.x * kThreads + threadIdx.x; i < count; i += stride) {
+    const std::uint32_t magnitude = magnitude_of(x[i]);
+    if (kTop || magnitude >> (kShift + 10) == known) {
+      atomicAdd(histogram + (magnitude >> kShift & (kBins - 1)), 1u);
+    }
+  }
+  flush_histogram(histogram, kBins, all);
+  if (!is_last_block(control->tickets + static_cast<int>(kKnown), gridDim.x)) return;
+  if constexpr (kTop) return decide_after_top_bits(control, kept, memory.capacity);
+  const BinOfKth found = find_bin(all, kBins, left);
+  if (threadIdx.x != 0) return;
+  control->floor |= found.bin << kShift;
+  control->left = found.left;
+  control->knowledge = kKnown == Knowledge::TopBits ? Knowledge::HighBits : Knowledge::Exact;
+}
+
+/// Bitmaps for a floor that a histogram has given; of ties apart where it is the exact threshold.
+/// The last block finds where each tile's candidates go.
+__global__ __launch_bounds__(kThreads) void mark(const float* x, SelectMemory memory,
+                                                 std::uint32_t count, std::uint32_t kept) {
+  SelectControl* control = memory.control;
+  const bool exact = control->knowledge == Knowledge::Exact;
+  if (!exact && control->knowledge != Knowledge::Bin) return;
+  const std::uint32_t floor = control->floor;
+  const std::uint32_t lane = threadIdx.x % 32;
+  for (std::uint32_t strip = blockIdx.x; strip < memory.tiles * (kSelectTile / kStrip);
+       strip += gridDim.x) {
+    const std::uint32_t start = warp_part(strip);
+    std::uint32_t above = 0;
+    std::uint32_t equal = 0;
+#pragma unroll
+    for (int j = 0; j < kWarpWords; ++j) {
+      const std::uint32_t i = start + j * 32 + lane;
+      const std::uint32_t magnitude = i < count ? magnitude_of(x[i]) : 0;
+      const bool tie = exact && magnitude == floor;
+      const std::uint32_t a = __ballot_sync(kAllLanes, i < count && magnitude >= floor && !tie);
+      const std::uint32_t e = __ballot_sync(kAllLanes, i < count && tie);
+      if (lane == j) above = a, equal = e;
+    }
+    if (lane < kWarpWords) memory.above[start / 32 + lane] = above;
+    if (lane < kWarpWords) memory.equal[start / 32 + lane] = equal;
+    const std::uint32_t tile = start / kSelectTile;
+    above = __reduce_add_sync(kAllLanes, __popc(above));
+    equal = __reduce_add_sync(kAllLanes, __popc(equal));
+    if (lane == 0 && above != 0) atomicAdd(memory.tile_above + tile, above);
+    if (lane == 0 && equal != 0) atomicAdd(memory.tile_equal + tile, equal);
+  }
+  if (!is_last_block(control->tickets + kMarkTicket, gridDim.x)) return;
+  const std::uint32_t total = scan_array(memory.tile_above, memory.tiles);
+  if (exact) scan_array(memory.tile_equal, memory.tiles);
+  if (threadIdx.x == 0) control->candidates = exact ? kept : total;
+}
+
+/// The lowest `keep` set bits of `word`.
+__device__ std::uint32_t lowest_bits(std::uint32_t word, std::uint32_t keep) {
+  std::uint32_t result = 0;
+  for (; keep > 0; --keep) {
+    result |= word & -word;
+    word &= word - 1;
+  }
+  return result;
+}
+
+/// The candidates among the 32 elements of word `w`, and where those of the tile go in the list.
+__device__ std::uint32_t candidates_of(const SelectMemory& memory, std::uint32_t tile,
+                                       std::uint32_t w, std::uint32_t& position) {
+  const SelectControl* control = memory.control;
+  if (control->knowledge == Knowledge::Guessed) {
+    position = memory.guessed[tile];
+    return memory.above[w];
+  }
+  position = memory.tile_above[tile];
+  const std::uint32_t word = memory.above[w];
+  if (control->knowledge != Knowledge::Exact) return word;
+  const std::uint32_t ties = control->left;
+  const std::uint32_t equal = memory.equal[w];
+  const std::uint32_t ones = __popc(equal);
+  const std::uint32_t first = memory.tile_equal[tile];
+  std::uint32_t total = 0;
+  const std::uint32_t before = first + block_scan(ones, total) - ones;
+  position += min(first, ties);
+  return word | lowest_bits(equal, before < ties ? min(ties - before, ones) : 0);
+}
+
+/// Candidates in the order of their indices, and the histogram of their top bits.
+__global__ __launch_bounds__(kGatherThreads) void gather_candidates(const float* x,
+                                                                    SelectMemory memory,
+                                                                    std::uint32_t kept) {
+  __shared__ std::uint32_t histogram[kTopBins];
+  __shared__ std::uint16_t places[kSelectTile];  // of candidates inside the tile
+  SelectControl* control = memory.control;
+  clear_histogram(histogram, kTopBins);
+  for (std::uint32_t tile = blockIdx.x; tile < memory.tiles; tile += gridDim.x) {
+    std::uint32_t position = 0;
+    const std::uint32_t w = tile * kGatherThreads + threadIdx.x;
+    std::uint32_t word = candidates_of(memory, tile, w, position);
+    if (control->knowledge == Knowledge::Exact) memory.above[w] = word;  // becomes the mask
+    const std::uint32_t ones = __popc(word);
+    std::uint32_t total = 0;
+    std::uint32_t p = block_scan(ones, total) - ones;
+    for (; word != 0; word &= word - 1) {
+      places[p++] = static_cast<std::uint16_t>(threadIdx.x * 32 + __ffs(word) - 1);
+    }
+    __syncthreads();
+#pragma unroll 4
+    for (std::uint32_t c = threadIdx.x; c < total; c += kGatherThreads) {
+      const std::uint32_t index = tile * kSelectTile + places[c];
+      const std::uint32_t value = bits_of(x[index]);
+      memory.index[position + c] = index;
+      memory.value[position + c] = value;
+      atomicAdd(histogram + ((value & kMagnitudeMask) >> 20), 1u);
+    }
+    __syncthreads();
+  }
+  flush_histogram(histogram, kTopBins, control->candidate);
+  if (!is_last_block(control->tickets + kCandidateTicket, gridDim.x)) return;
+  const BinOfKth found = find_bin(control->candidate, kTopBins, kept);
+  if (threadIdx.x != 0) return;
+  control->prefix = found.bin << 20;
+  control->ties = found.left;
+}
+
+}  // namespace
+
+SelectMemory cut_select_memory(std::byte* workspace, std::size_t count, std::size_t kept) {
+  SelectMemory memory{};
+  std::size_t used = 0;
+  const auto take = [&](std::size_t words) {
+    auto* part = reinterpret_cast<std::uint32_t*>(workspace + used);
+    used += (words * sizeof(std::uint32_t) + 255) / 256 * 256;
+    return part;
+  };
+  memory.tiles = blocks_for(count, kSelectTile);
+  memory.capacity = static_cast<std::uint32_t>(std::min(count, 6 * kept + 4096));
+  memory.parts = blocks_for(memory.capacity, kCandidateTile);
+  memory.control = reinterpret_cast<SelectControl*>(take(sizeof(SelectControl) / 4));
+  memory.guessed = take(memory.tiles);
+  memory.tile_above = take(memory.tiles);
+  memory.tile_equal = take(memory.tiles);
+  memory.cleared_bytes = used;
+  memory.above = take(static_cast<std::size_t>(memory.tiles) * (kSelectTile / 32));
+  memory.equal = take(static_cast<std::size_t>(memory.tiles) * (kSelectTile / 32));
+  memory.index = take(memory.capacity);
+  memory.value = take(memory.capacity);
+  memory.part_above = take(memory.parts);
+  memory.part_equal = take(memory.parts);
+  memory.chosen = take(kept);
+  memory.bytes = used;
+  return memory;
+}
+
+void launch_find_candidates(StreamView stream, const Feed& feed, const SelectMemory& memory,
+                            const TopKPayload& packed, const std::uint32_t* mask,
+                            const std::uint32_t* hint) {
+  const float* x = feed.residual_next != nullptr ? feed.residual_next : feed.gradient;
+  const unsigned strips = memory.tiles * (kSelectTile / kStrip);  // whole bitmaps are written
+  const unsigned blocks = std::min(strips, kPassBlocks);
+  const cudaStream_t s = stream.get();
+  for_source(feed, [&](auto source) {
+    absorb<source()><<<strips, kThreads, 0, s>>>(feed, memory, mask, hint);
+  });
+  judge_guess<<<1, 1024, 0, s>>>(memory, packed.kept, hint);
+  refine<Knowledge::Nothing><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
+  refine<Knowledge::TopBits><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
+  refine<Knowledge::HighBits><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
+  mark<<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
+  gather_candidates<<<std::min(memory.tiles, kPassBlocks / 2), kGatherThreads, 0, s>>>(x, memory,
+                                                                                       packed.kept);
+  check_launch("topk candidates");
+}
+
+}  // namespace tersum::gpu
