@@ -240,6 +240,8 @@ void Admission::on_hello(const StrangerPtr& stranger, ByteView body) {
               std::to_string(hello.rank) + " has " + std::to_string(hello.size),
           {},
           hello.rank});
+    if (hello.rank > 0 && hello.rank < request_.size)
+      told_[static_cast<std::size_t>(hello.rank)] = true;
     return turn_away(stranger, *failure_);
   }
   if (hello.rank < 1 || hello.rank >= request_.size) {

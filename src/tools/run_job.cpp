@@ -218,7 +218,8 @@ void Job::start(int rank, const std::string& job, const std::string& secret) {
   const Child started = start_child(child);
   ranks_.push_back({started.pid});
   if (direct_) return;
-  const std::string prefix = options_.prefix ? "[" + std::to_string(rank) + "] " : "";
+  std::string prefix;  // in steps: g++ 12 warns of "[" + a temporary
+  if (options_.prefix) prefix.append("[").append(std::to_string(rank)).append("] ");
   streams_.push_back({started.output, LinePrefixer(prefix), &output_});
   streams_.push_back({started.error, LinePrefixer(prefix), &error_});
 }
