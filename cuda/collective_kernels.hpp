@@ -28,10 +28,10 @@ void launch_push(const Group& group, const Exchange& exchange, DType dtype, int 
 
 /// One slice of a copy-engine all-reduce between two ranks.
 struct Slice {
-  std::uint32_t index;          ///< within its operation
-  std::uint32_t count;          ///< slices of the operation
+  std::uint32_t index;           ///< within its operation
+  std::uint32_t count;           ///< slices of the operation
   std::uint64_t staging_offset;  ///< where the peer's values arrive, from group.slices_offset on
-  const std::byte* input;       ///< own values
+  const std::byte* input;        ///< own values
   std::byte* output;
   std::uint64_t bytes;
   bool aligned;  ///< input and output are at multiples of 16 bytes

@@ -37,12 +37,12 @@ struct Board {
 /// Counters of one rank, in its own device memory: they survive from one operation, or replay of a
 /// graph, to the next.
 struct Progress {
-  std::uint32_t failed;              ///< Code of the first failure; everything ends at once then
+  std::uint32_t failed;               ///< Code of the first failure; everything ends at once then
   std::uint32_t packets[kMaxBlocks];  ///< tag of the last packet operation, the same in all entries
   std::uint32_t sent[kMaxBlocks][kMaxPeers];      ///< chunks put into a peer's queue
   std::uint32_t received[kMaxBlocks][kMaxPeers];  ///< chunks taken out of a peer's queue here
-  std::uint32_t slices;              ///< slices of all copy-engine operations so far
-  std::uint32_t finished_blocks;     ///< of the running slice
+  std::uint32_t slices;                           ///< slices of all copy-engine operations so far
+  std::uint32_t finished_blocks;                  ///< of the running slice
 };
 
 /// Between host and device, in page-locked memory.
@@ -59,13 +59,14 @@ struct Group {
   std::byte* arena[kMaxPeers];
   Progress* progress;
   Mailbox* mailbox;
-  std::uint64_t timeout_ns;        ///< 0: none
-  std::uint64_t packets_offset;    ///< in the arena: [parity][phase][source] packets
-  std::uint64_t packets_bytes;     ///< of one source
-  std::uint64_t queue_offset;      ///< in the arena: [block][source][slot] bytes
+  std::uint64_t timeout_ns;      ///< 0: none
+  bool early;                    ///< kernels are launched early
+  std::uint64_t packets_offset;  ///< in the arena: [parity][phase][source] packets
+  std::uint64_t packets_bytes;   ///< of one source
+  std::uint64_t queue_offset;    ///< in the arena: [block][source][slot] bytes
   std::uint32_t slot_bytes;
   std::uint32_t slots;
-  std::uint64_t slices_offset;     ///< in the arena: staging memory of copy-engine slices
+  std::uint64_t slices_offset;  ///< in the arena: staging memory of copy-engine slices
 };
 
 /// A run of bytes in a tensor.
@@ -85,11 +86,13 @@ struct Arithmetic {
 struct Exchange {
   const std::byte* input;
   std::byte* output;
-  Range send[kMaxPeers];   ///< what of `input` goes to each rank; the own entry stays here
-  Range place[kMaxPeers];  ///< where in `output` each rank's run goes
-  bool combine;            ///< all runs become one, at place[rank]; all have its length
-  bool aligned;            ///< all addresses and offsets are multiples of 16 bytes
+  Range send[kMaxPeers];      ///< what of `input` goes to each rank; the own entry stays here
+  Range place[kMaxPeers];     ///< where in `output` each rank's run goes
+  bool combine;               ///< all runs become one, at place[rank]; all have its length
+  bool overlaps;              ///< what is placed may lie where something is still to be sent from
+  bool aligned;               ///< all addresses and offsets are multiples of 16 bytes
   std::uint32_t chunk_bytes;  ///< of a push: what one block moves at once, a multiple of 16
+  std::uint32_t lead;  ///< of a push: chunks that a block may store ahead of their flags, 1 to 4
   Arithmetic arithmetic;
 };
 

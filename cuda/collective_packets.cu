@@ -8,6 +8,7 @@
 // peer has ended operation k - 2. Ranks from which no data come say that they are there through
 // Board::present.
 #include "cuda/collective_kernels.hpp"
+#include "cuda/collective_launch.cuh"
 #include "cuda/error.hpp"
 #include "cuda/reduction.cuh"
 #include "cuda/signal.cuh"
@@ -34,16 +35,31 @@ __device__ Packet load_packet(const std::byte* from) {
   return packet;
 }
 
+__device__ inline std::uint32_t next_tag(const Progress* progress) {
+  const std::uint32_t last = progress->packets[blockIdx.x];
+  return last == 0xffffffffu ? 2 : last + 1;  // 0 is what an inbox holds before its first use
+}
+
+/// Counts the operation for blocks that are not there, too; called by all threads of the block.
+__device__ inline void count(Progress* progress, std::uint32_t tag) {
+  __syncthreads();  // all have read the tag
+  for (unsigned block = blockIdx.x + threadIdx.x * gridDim.x; block < kMaxBlocks;
+       block += blockDim.x * gridDim.x) {
+    progress->packets[block] = tag;
+  }
+}
+
 /// One thread's view of a packet operation.
 template <class T>
 class Packets {
  public:
   __device__ explicit Packets(const Group& group, const Exchange& exchange)
       : group_(group), exchange_(exchange), watch_(group) {
-    const std::uint32_t last = group.progress->packets[blockIdx.x];
-    alive_ = load_relaxed(&group.progress->failed) == 0;
-    tag_ = last == 0xffffffffu ? 2 : last + 1;  // 0 is what an inbox holds before its first use
+    tag_ = next_tag(group.progress);
   }
+
+  /// Counts this operation; called once by all threads of the block.
+  __device__ void count_operation() const { count(group_.progress, tag_); }
 
   __device__ bool alive() const { return alive_; }
 
@@ -85,15 +101,6 @@ class Packets {
     alive_ = alive_ && watch_.wait(peer, [&] { return has_reached(load_acquire(flag), tag_); });
   }
 
-  /// Ends the operation; to be called by all threads of the block.
-  __device__ void finish() const {
-    __syncthreads();
-    for (unsigned block = blockIdx.x + threadIdx.x * gridDim.x; block < kMaxBlocks;
-         block += blockDim.x * gridDim.x) {
-      group_.progress->packets[block] = tag_;
-    }
-  }
-
  private:
   __device__ std::byte* inbox(int owner, int phase, int source, std::uint64_t offset) const {
     const std::uint64_t side = (tag_ & 1) * 2 + static_cast<std::uint64_t>(phase);
@@ -107,7 +114,7 @@ class Packets {
   const Exchange& exchange_;
   Watch watch_;
   std::uint32_t tag_;
-  bool alive_;
+  bool alive_ = true;
 };
 
 __device__ inline std::uint64_t first_offset() {
@@ -151,17 +158,27 @@ __device__ bool reduce(const Group& group, const Exchange& exchange, Packets<T>&
   return true;
 }
 
+/// Sends each peer its run; `first` is what this thread sends first, to the next peer.
 template <class T>
-__device__ void send_runs(const Group& group, const Exchange& exchange, const Range* runs,
-                          const Packets<T>& packets) {
-  const std::uint64_t end = longest(runs, group.size), step = offset_step();
+__device__ void send_runs(const Group& group, const Range* runs, const Packets<T>& packets,
+                          std::uint64_t end, uint2 first) {
+  const std::uint64_t step = offset_step();
   for (std::uint64_t offset = first_offset(); offset < end; offset += step) {
     for (int distance = 1; distance < group.size; ++distance) {
       const int peer = peer_at(group, distance);
-      if (offset < runs[peer].bytes)
-        packets.send(peer, 0, offset, packets.load(runs[peer], offset));
+      if (offset >= runs[peer].bytes) continue;
+      const bool have = distance == 1 && offset == first_offset();
+      packets.send(peer, 0, offset, have ? first : packets.load(runs[peer], offset));
     }
   }
+}
+
+/// What a thread sends first: loaded while the tag is still on its way.
+template <class T>
+__device__ uint2 first_value(const Group& group, const Range* runs, const Packets<T>& packets) {
+  const int next = peer_at(group, 1);
+  const bool any = next != group.rank && first_offset() < runs[next].bytes;
+  return any ? packets.load(runs[next], first_offset()) : uint2{};
 }
 
 template <class T>
@@ -187,59 +204,134 @@ template <class T, bool kSum>
 __global__ void __launch_bounds__(kPacketThreads)
     exchange_packets(const __grid_constant__ Group group,
                      const __grid_constant__ Exchange exchange) {
-  Packets<T> packets(group, exchange);
   const int peer = static_cast<int>(threadIdx.x);
   const bool attends = blockIdx.x == 0 && peer < group.size && peer != group.rank;
-  if (packets.alive()) {
-    if (attends && exchange.send[peer].bytes == 0) packets.show_presence(peer);
-    send_runs(group, exchange, exchange.send, packets);
-    if (!exchange.combine) {
-      place_runs(group, exchange, packets);
-    } else {
-      const Range& run = exchange.place[group.rank];
-      for (std::uint64_t at = first_offset(); at < run.bytes; at += offset_step()) {
-        uint2 data;
-        if (!reduce<T, kSum>(group, exchange, packets, exchange.send[group.rank], at, data)) break;
-        packets.store(run, at, data);
-      }
+  const std::uint64_t end = longest(exchange.send, group.size);
+  warm_parameters(group);
+  warm_parameters(exchange);
+  begin_after_previous();
+  Packets<T> packets(group, exchange);
+  const uint2 first = first_value(group, exchange.send, packets);
+  if (attends && exchange.send[peer].bytes == 0) packets.show_presence(peer);
+  send_runs(group, exchange.send, packets, end, first);
+  packets.count_operation();
+  if (!exchange.combine) {
+    place_runs(group, exchange, packets);
+  } else {
+    const Range& run = exchange.place[group.rank];
+    for (std::uint64_t at = first_offset(); at < run.bytes; at += offset_step()) {
+      uint2 data;
+      if (!reduce<T, kSum>(group, exchange, packets, exchange.send[group.rank], at, data)) break;
+      packets.store(run, at, data);
     }
-    if (attends && exchange.place[peer].bytes == 0) packets.await_presence(peer);
   }
-  packets.finish();
+  if (attends && exchange.place[peer].bytes == 0) packets.await_presence(peer);
 }
 
 template <class T, bool kSum>
 __global__ void __launch_bounds__(kPacketThreads)
     all_reduce_packets(const __grid_constant__ Group group,
                        const __grid_constant__ Exchange exchange) {
-  Packets<T> packets(group, exchange);
   const Range* shares = exchange.place;
   const int peer = static_cast<int>(threadIdx.x);
   const bool attends = blockIdx.x == 0 && peer < group.size && peer != group.rank;
-  if (packets.alive()) {
-    if (attends && shares[group.rank].bytes == 0) packets.show_presence(peer);
-    send_runs(group, exchange, shares, packets);
-    const Range& own = shares[group.rank];
-    for (std::uint64_t at = first_offset(); at < own.bytes; at += offset_step()) {
+  const std::uint64_t end = longest(shares, group.size);
+  warm_parameters(group);
+  warm_parameters(exchange);
+  begin_after_previous();
+  Packets<T> packets(group, exchange);
+  const uint2 first = first_value(group, shares, packets);
+  if (attends && shares[group.rank].bytes == 0) packets.show_presence(peer);
+  send_runs(group, shares, packets, end, first);
+  packets.count_operation();
+  const Range& own = shares[group.rank];
+  for (std::uint64_t at = first_offset(); at < own.bytes; at += offset_step()) {
+    uint2 data;
+    if (!reduce<T, kSum>(group, exchange, packets, own, at, data)) break;
+    for (int i = 1; i < group.size; ++i) packets.send(peer_at(group, i), 1, at, data);
+    packets.store(own, at, data);
+  }
+  for (std::uint64_t at = first_offset(); at < end && packets.alive(); at += offset_step()) {
+    for (int i = 1; i < group.size; ++i) {
+      const int owner = peer_at(group, i);
       uint2 data;
-      if (!reduce<T, kSum>(group, exchange, packets, own, at, data)) break;
-      for (int i = 1; i < group.size; ++i) packets.send(peer_at(group, i), 1, at, data);
-      packets.store(own, at, data);
-    }
-    const std::uint64_t end = longest(shares, group.size);
-    for (std::uint64_t at = first_offset(); at < end && packets.alive(); at += offset_step()) {
-      for (int i = 1; i < group.size; ++i) {
-        const int owner = peer_at(group, i);
-        uint2 data;
-        if (at < shares[owner].bytes && packets.receive(owner, 1, at, data)) {
-          packets.store(shares[owner], at, data);
-        }
+      if (at < shares[owner].bytes && packets.receive(owner, 1, at, data)) {
+        packets.store(shares[owner], at, data);
       }
     }
-    if (attends && shares[peer].bytes == 0) packets.await_presence(peer);
   }
-  packets.finish();
+  if (attends && shares[peer].bytes == 0) packets.await_presence(peer);
 }
+
+/// A reduction between two ranks: the kernel for which every instruction counts. What is known
+/// before the launch is computed by the host.
+struct PairReduction {
+  const std::byte* sent;  // values for the peer
+  const std::byte* own;   // values that stay; the same in an all-reduce
+  std::byte* output;
+  std::uint64_t bytes;
+  const std::byte* inbox;  // of the peer's packets, even side
+  std::byte* outbox;       // at the peer
+  std::uint64_t side_bytes;
+  Progress* progress;
+  Mailbox* mailbox;
+  std::uint64_t timeout_ns;
+  int rank;
+  bool aligned;
+  Arithmetic arithmetic;
+};
+
+/// Each thread has up to kPackets packets; all are sent before the first is waited for.
+template <class T, bool kSum, int kPackets>
+__global__ void __launch_bounds__(kPacketThreads)
+    reduce_pair(const __grid_constant__ PairReduction pair) {
+  const std::uint64_t first = first_offset(), step = offset_step();
+  begin_after_previous();
+  const std::uint32_t tag = next_tag(pair.progress);
+  uint2 sent[kPackets], own[kPackets];
+#pragma unroll
+  for (int i = 0; i < kPackets; ++i) {
+    const std::uint64_t at = first + i * step;
+    if (at >= pair.bytes) continue;
+    sent[i] = load_elements<T, uint2>(pair.sent + at, pair.aligned, pair.bytes - at);
+    own[i] = sent[i];
+    if (pair.own != pair.sent) {
+      own[i] = load_elements<T, uint2>(pair.own + at, pair.aligned, pair.bytes - at);
+    }
+  }
+  const std::uint64_t side = (tag & 1) * pair.side_bytes;
+#pragma unroll
+  for (int i = 0; i < kPackets; ++i) {
+    const std::uint64_t at = first + i * step;
+    if (at < pair.bytes) store_packet(pair.outbox + side + 2 * at, sent[i], tag);
+  }
+  count(pair.progress, tag);
+  Watch watch(pair.progress, pair.mailbox, pair.timeout_ns);
+#pragma unroll
+  for (int i = 0; i < kPackets; ++i) {
+    const std::uint64_t at = first + i * step;
+    if (at >= pair.bytes) break;
+    const std::byte* from = pair.inbox + side + 2 * at;
+    Packet packet;
+    if (!watch.wait(1 - pair.rank, [&] {
+          packet = load_packet(from);
+          return packet.low_tag == tag && packet.high_tag == tag;
+        })) {
+      break;
+    }
+    const uint2 other = make_uint2(packet.low, packet.high);
+    const bool own_first = pair.rank == 0;
+    Accumulators<T, uint2, kSum> sums;
+    sums.begin(make_uint2(own_first ? own[i].x : other.x, own_first ? own[i].y : other.y),
+               pair.arithmetic);
+    sums.add(make_uint2(own_first ? other.x : own[i].x, own_first ? other.y : own[i].y),
+             pair.arithmetic);
+    store_elements<T, uint2>(pair.output + at, sums.result(pair.arithmetic, 2), pair.aligned,
+                             pair.bytes - at);
+  }
+}
+
+constexpr int kPairPackets = 2;  // enough for kPacketCapacity in kMaxBlocks blocks
 
 unsigned block_count(const Group& group, const Range* a, const Range* b) {
   std::uint64_t bytes = 1;
@@ -257,24 +349,58 @@ bool is_sum(const Exchange& exchange) {
   return !exchange.combine || op == ReduceOp::Sum || op == ReduceOp::Average;
 }
 
-template <class Kernel>
-void load_kernel(Kernel* kernel) {
-  cudaFuncAttributes attributes;
-  check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+/// True for an all-reduce or a reduce-scatter of two ranks.
+bool is_pair_reduction(const Group& group, const Exchange& exchange) {
+  const std::uint64_t bytes = exchange.place[group.rank].bytes;
+  return group.size == 2 && exchange.combine && exchange.send[0].bytes == bytes &&
+         exchange.send[1].bytes == bytes &&
+         bytes <= kPairPackets * std::uint64_t{kMaxBlocks} * kPacketThreads * kPacketData;
+}
+
+void launch_pair(const Group& group, const Exchange& exchange, DType dtype, StreamView stream) {
+  const int rank = group.rank, peer = 1 - rank;
+  const std::uint64_t bytes = exchange.place[rank].bytes;
+  const auto box = [&](int owner, int source) {
+    return group.arena[owner] + group.packets_offset +
+           static_cast<std::uint64_t>(source) * group.packets_bytes;
+  };
+  const PairReduction pair{exchange.input + exchange.send[peer].offset,
+                           exchange.input + exchange.send[rank].offset,
+                           exchange.output + exchange.place[rank].offset,
+                           bytes,
+                           box(rank, peer),
+                           box(peer, rank),
+                           4 * group.packets_bytes,
+                           group.progress,
+                           group.mailbox,
+                           group.timeout_ns,
+                           rank,
+                           exchange.aligned,
+                           exchange.arithmetic};
+  const unsigned blocks = block_count(group, exchange.send, exchange.place);
+  const bool one = bytes <= std::uint64_t{kMaxBlocks} * kPacketThreads * kPacketData;
+  with_element_type(dtype, [&]<class T>() {
+    const auto kernel =
+        is_sum(exchange) ? (one ? reduce_pair<T, true, 1> : reduce_pair<T, true, kPairPackets>)
+                         : (one ? reduce_pair<T, false, 1> : reduce_pair<T, false, kPairPackets>);
+    launch(kernel, blocks, kPacketThreads, group.early, stream, pair);
+  });
 }
 
 }  // namespace
 
 void launch_packets(const Group& group, const Exchange& exchange, DType dtype, StreamView stream) {
+  if (is_pair_reduction(group, exchange)) return launch_pair(group, exchange, dtype, stream);
   const unsigned blocks = block_count(group, exchange.send, exchange.place);
   with_element_type(dtype, [&]<class T>() {
     if (is_sum(exchange)) {
-      exchange_packets<T, true><<<blocks, kPacketThreads, 0, stream.get()>>>(group, exchange);
+      launch(exchange_packets<T, true>, blocks, kPacketThreads, group.early, stream, group,
+             exchange);
     } else {
-      exchange_packets<T, false><<<blocks, kPacketThreads, 0, stream.get()>>>(group, exchange);
+      launch(exchange_packets<T, false>, blocks, kPacketThreads, group.early, stream, group,
+             exchange);
     }
   });
-  check_launch("exchange_packets");
 }
 
 void launch_packets_two_shot(const Group& group, const Exchange& exchange, DType dtype,
@@ -282,17 +408,22 @@ void launch_packets_two_shot(const Group& group, const Exchange& exchange, DType
   const unsigned blocks = block_count(group, exchange.place, exchange.place);
   with_element_type(dtype, [&]<class T>() {
     if (is_sum(exchange)) {
-      all_reduce_packets<T, true><<<blocks, kPacketThreads, 0, stream.get()>>>(group, exchange);
+      launch(all_reduce_packets<T, true>, blocks, kPacketThreads, group.early, stream, group,
+             exchange);
     } else {
-      all_reduce_packets<T, false><<<blocks, kPacketThreads, 0, stream.get()>>>(group, exchange);
+      launch(all_reduce_packets<T, false>, blocks, kPacketThreads, group.early, stream, group,
+             exchange);
     }
   });
-  check_launch("all_reduce_packets");
 }
 
 void load_packet_kernels() {
   for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
-    with_element_type(static_cast<DType>(dtype), []<class T>() {
+    with_element_type(static_cast<DType>(dtype), [&]<class T>() {
+      load_kernel(reduce_pair<T, true, 1>);
+      load_kernel(reduce_pair<T, true, kPairPackets>);
+      load_kernel(reduce_pair<T, false, 1>);
+      load_kernel(reduce_pair<T, false, kPairPackets>);
       load_kernel(exchange_packets<T, true>);
       load_kernel(exchange_packets<T, false>);
       load_kernel(all_reduce_packets<T, true>);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <string>
 
 #include "tersum/error.hpp"
@@ -17,6 +18,26 @@ T round_up(T value, T unit) {
   return (value + unit - 1) / unit * unit;
 }
 
+struct Hull {
+  std::uintptr_t begin = UINTPTR_MAX, end = 0;
+
+  void add(const void* base, const Range& run) {
+    if (run.bytes == 0) return;
+    const auto first = reinterpret_cast<std::uintptr_t>(base) + run.offset;
+    begin = std::min(begin, first);
+    end = std::max(end, first + run.bytes);
+  }
+};
+
+bool overlaps(const Exchange& exchange) noexcept {
+  Hull sent, placed;
+  for (int i = 0; i < kMaxPeers; ++i) {
+    sent.add(exchange.input, exchange.send[i]);
+    placed.add(exchange.output, exchange.place[i]);
+  }
+  return sent.begin < placed.end && placed.begin < sent.end;
+}
+
 void refuse_unless(bool condition, const std::string& message) {
   if (!condition) throw Error(Code::InvalidArgument, message);
 }
@@ -24,7 +45,7 @@ void refuse_unless(bool condition, const std::string& message) {
 }  // namespace
 
 AlgorithmTable AlgorithmTable::for_ranks(int size) noexcept {
-  if (size <= 2) return {256 * kKiB, 0, 128 * kMiB, 128 * kMiB + 1};
+  if (size <= 2) return {512 * kKiB, 0, SIZE_MAX, 0};
   if (size <= 4) return {32 * kKiB, 1 * kMiB, 0, 0};
   return {16 * kKiB, 1 * kMiB, 0, 0};
 }
@@ -38,9 +59,13 @@ PeerSettings complete_settings(const PeerSettings& wanted, int size) {
   }
   refuse_unless(settings.table.packets_bytes <= kPacketCapacity,
                 "packets hold at most " + std::to_string(kPacketCapacity) + " bytes");
+  refuse_unless(
+      settings.table.copy_engines_bytes == 0 || (settings.copy_engines && size == 2),
+      "the table asks for copy engines, which take two ranks and the setting copy_engines");
   refuse_unless(settings.timeout.count() >= 0, "the timeout is negative");
   refuse_unless(settings.push_blocks >= 0 && settings.push_blocks <= kMaxBlocks,
                 "push_blocks must be 0 to " + std::to_string(kMaxBlocks));
+  refuse_unless(settings.push_lead >= 1 && settings.push_lead <= 4, "push_lead must be 1 to 4");
   refuse_unless(settings.slots >= 1 && settings.slots <= 64, "slots must be 1 to 64");
   refuse_unless(settings.slot_bytes >= kChunkUnit && settings.slot_bytes % kChunkUnit == 0 &&
                     settings.slot_bytes <= kMiB,
@@ -48,8 +73,8 @@ PeerSettings complete_settings(const PeerSettings& wanted, int size) {
   refuse_unless(settings.slices >= 1 && settings.slices <= 64, "slices must be 1 to 64");
   refuse_unless(settings.slice_bytes >= kMiB && settings.slice_bytes % kMiB == 0,
                 "slice_bytes must be a multiple of 1 MiB");
-  refuse_unless(settings.slice_blocks >= 1 && settings.slice_blocks <= 1024,
-                "slice_blocks must be 1 to 1024");
+  refuse_unless(settings.slice_blocks >= 1 && settings.slice_blocks <= kMaxBlocks,
+                "slice_blocks must be 1 to " + std::to_string(kMaxBlocks));
   return settings;
 }
 
@@ -59,6 +84,7 @@ std::size_t lay_out(Group& group, const PeerSettings& settings, int rank, int si
   group.rank = rank;
   group.size = size;
   group.timeout_ns = static_cast<std::uint64_t>(settings.timeout.count()) * 1'000'000;
+  group.early = settings.early_launch;
   std::size_t end = round_up(sizeof(Board), kUnit);
   group.packets_offset = end;
   group.packets_bytes = kPacketCapacity * (kPacketBytes / kPacketData);
@@ -68,7 +94,7 @@ std::size_t lay_out(Group& group, const PeerSettings& settings, int rank, int si
   group.slots = static_cast<std::uint32_t>(settings.slots);
   end += kMaxBlocks * ranks * settings.slot_bytes * static_cast<std::size_t>(settings.slots);
   group.slices_offset = 0;
-  if (size == 2 && settings.table.copy_engines_bytes != 0) {
+  if (size == 2 && settings.copy_engines) {
     group.slices_offset = end;
     end += settings.slice_bytes * static_cast<std::size_t>(settings.slices);
   }
@@ -122,9 +148,11 @@ void set_alignment(Exchange& exchange, bool packets) noexcept {
   const std::uintptr_t unit = packets ? kPacketData : 16;
   bool aligned = is_aligned(exchange.input, unit) && is_aligned(exchange.output, unit);
   for (int i = 0; i < kMaxPeers; ++i) {
-    aligned = aligned && exchange.send[i].offset % unit == 0 && exchange.place[i].offset % unit == 0;
+    aligned =
+        aligned && exchange.send[i].offset % unit == 0 && exchange.place[i].offset % unit == 0;
   }
   exchange.aligned = aligned;
+  exchange.overlaps = overlaps(exchange);
 }
 
 DType copy_type(const Exchange& exchange) noexcept {
@@ -144,9 +172,10 @@ int choose_chunks(Exchange& exchange, const PeerSettings& settings, int size) no
   for (int i = 0; i < size; ++i) {
     bytes = std::max({bytes, exchange.send[i].bytes, exchange.place[i].bytes});
   }
-  const auto most = static_cast<std::uint64_t>(settings.push_blocks == 0 ? kMaxBlocks
-                                                                         : settings.push_blocks);
+  const auto most =
+      static_cast<std::uint64_t>(settings.push_blocks == 0 ? kMaxBlocks : settings.push_blocks);
   const std::uint64_t even = round_up<std::uint64_t>((bytes + most - 1) / most, kChunkUnit);
+  exchange.lead = static_cast<std::uint32_t>(settings.push_lead);
   exchange.chunk_bytes =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(even, settings.slot_bytes));
   const std::uint64_t chunks = (bytes + exchange.chunk_bytes - 1) / exchange.chunk_bytes;
@@ -166,7 +195,8 @@ Range share_of(std::uint64_t bytes, std::uint64_t share, int rank) noexcept {
 Range next_slice(const Range& last, std::uint64_t bytes, const PeerSettings& settings) noexcept {
   constexpr std::uint64_t kSmallest = 4 * kMiB;
   const std::uint64_t offset = last.offset + last.bytes, left = bytes - offset;
-  const std::uint64_t half = std::max<std::uint64_t>(round_up<std::uint64_t>(left / 2, kMiB), kSmallest);
+  const std::uint64_t half =
+      std::max<std::uint64_t>(round_up<std::uint64_t>(left / 2, kMiB), kSmallest);
   return {offset, std::min({left, half, std::uint64_t{settings.slice_bytes}})};
 }
 

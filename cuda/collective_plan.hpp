@@ -43,8 +43,9 @@ int choose_chunks(Exchange& exchange, const PeerSettings& settings, int size) no
 std::uint64_t share_bytes(std::uint64_t bytes, int size) noexcept;
 Range share_of(std::uint64_t bytes, std::uint64_t share, int rank) noexcept;
 
-/// The slice after `last` ({0, 0} before the first) of a copy-engine all-reduce: as large as allowed,
-/// but smaller towards the end, so that little is left to add when the last one has arrived.
+/// The slice after `last` ({0, 0} before the first) of a copy-engine all-reduce: as large as
+/// allowed, but smaller towards the end, so that little is left to add when the last one has
+/// arrived.
 Range next_slice(const Range& last, std::uint64_t bytes, const PeerSettings& settings) noexcept;
 std::uint32_t slice_count(std::uint64_t bytes, const PeerSettings& settings) noexcept;
 

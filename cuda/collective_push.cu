@@ -1,12 +1,14 @@
 // Collectives through queues in the peers' memory: each block of a sender owns one queue in every
 // peer and pushes its chunks there with 16-byte stores, followed by one flag per chunk; the block
-// of the same number at the receiver takes them out and gives the slots back. Half of the threads
-// send, the others receive, so that both directions of the link are busy.
+// of the same number at the receiver takes them out and gives the slots back. Some warps send and
+// others receive, so that both directions of the link are busy; one more sets the flags, so that
+// only this one waits until a chunk has reached the peer.
 //
 // Queue counters live in Progress and only grow: nothing has to be reset between operations, and a
 // replayed graph goes on where the last operation ended. Pairs are independent of each other, so
 // operations between two ranks need no others.
 #include "cuda/collective_kernels.hpp"
+#include "cuda/collective_launch.cuh"
 #include "cuda/error.hpp"
 #include "cuda/reduction.cuh"
 #include "cuda/signal.cuh"
@@ -14,7 +16,7 @@
 namespace tersum::gpu {
 namespace {
 
-constexpr int kUnroll = 4;  // vectors in flight per thread
+constexpr int kUnroll = 8;  // vectors in flight per thread
 
 /// What the threads of a block tell each other.
 struct Shared {
@@ -25,11 +27,37 @@ struct Shared {
   bool sender_alive, receiver_alive;
 };
 
+constexpr std::uint32_t kAll = 0x7fffffffu;
+constexpr int kBlockThreads = 2 * kRoleThreads + 32;
+
 enum class Role : int { Send = 1, Receive = 2 };  // numbers of named barriers
+constexpr unsigned kFlagBarriers = 4, kFirstFlagBarrier = 3;
 
 template <Role kRole>
 __device__ void meet() {
+  __syncwarp();
   asm volatile("bar.sync %0, %1;" ::"n"(static_cast<int>(kRole)), "n"(kRoleThreads) : "memory");
+}
+
+/// Senders: the stores of chunk number `turn` of this operation are issued. Waits only every
+/// `lead` times, until the thread that sets flags has caught up: too much data under way to the
+/// peer at once makes the link much slower.
+__device__ inline void hand_over(unsigned turn, unsigned lead) {
+  __syncwarp();
+  const unsigned barrier = kFirstFlagBarrier + turn % kFlagBarriers;
+  if (turn % lead == lead - 1) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kRoleThreads + 32) : "memory");
+  } else {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kRoleThreads + 32) : "memory");
+  }
+}
+
+/// The other side of hand_over().
+__device__ inline void take_over(unsigned turn) {
+  __syncwarp();
+  asm volatile("bar.sync %0, %1;" ::"r"(kFirstFlagBarrier + turn % kFlagBarriers),
+               "n"(kRoleThreads + 32)
+               : "memory");
 }
 
 __device__ inline std::byte* slot_of(const Group& group, int owner, int source,
@@ -73,44 +101,78 @@ __device__ void copy(std::byte* to, bool aligned_to, const std::byte* from, bool
   }
 }
 
+/// The longest run, the own one left out or not.
+__device__ inline std::uint64_t longest(const Group& group, const Range* runs, bool own) {
+  std::uint64_t bytes = 0;
+  for (int i = 0; i < group.size; ++i) {
+    if (own || i != group.rank) bytes = max(bytes, runs[i].bytes);
+  }
+  return bytes;
+}
+
+/// Waits until the peer has a free slot for `chunk`; all senders together.
+__device__ bool await_slot(const Group& group, Shared& shared, Watch& watch, int peer,
+                           std::uint32_t chunk, int thread) {
+  if (has_reached(shared.emptied[peer], chunk + 1 - group.slots)) return true;
+  meet<Role::Send>();  // all have read what is changed now
+  if (thread == 0) {
+    const auto& flag = board_of(group, group.rank).emptied[blockIdx.x][peer].value;
+    shared.sender_alive = watch.wait(peer, [&] {
+      shared.emptied[peer] = load_acquire(&flag);
+      return has_reached(shared.emptied[peer], chunk + 1 - group.slots);
+    });
+  }
+  meet<Role::Send>();
+  return shared.sender_alive;
+}
+
 template <class T>
 __device__ void send_role(const Group& group, const Exchange& exchange, Shared& shared,
                           int thread) {
   Watch watch(group);
-  std::uint64_t end = 0;
-  for (int i = 0; i < group.size; ++i) {
-    if (i != group.rank) end = max(end, exchange.send[i].bytes);
-  }
+  const std::uint64_t end = longest(group, exchange.send, false);
   std::uint64_t start = std::uint64_t{blockIdx.x} * exchange.chunk_bytes;
   const std::uint64_t step = std::uint64_t{gridDim.x} * exchange.chunk_bytes;
+  unsigned turn = 0;
   for (std::uint32_t index = 0; start < end; ++index, start += step) {
     for (int distance = 1; distance < group.size; ++distance) {
       const int peer = (group.rank + distance) % group.size;
       const std::uint32_t bytes = bytes_in(exchange.send[peer].bytes, start, exchange.chunk_bytes);
       if (bytes == 0) continue;
       const std::uint32_t chunk = shared.sent[peer] + index;
-      if (!has_reached(shared.emptied[peer], chunk + 1 - group.slots)) {
-        meet<Role::Send>();  // all have read what is changed now
-        if (thread == 0) {
-          const auto& flag = board_of(group, group.rank).emptied[blockIdx.x][peer].value;
-          shared.sender_alive = watch.wait(peer, [&] {
-            shared.emptied[peer] = load_acquire(&flag);
-            return has_reached(shared.emptied[peer], chunk + 1 - group.slots);
-          });
-        }
-        meet<Role::Send>();
-        if (!shared.sender_alive) return;
+      const bool good = await_slot(group, shared, watch, peer, chunk, thread);
+      if (good) {
+        copy<T>(slot_of(group, peer, group.rank, chunk), true,
+                exchange.input + exchange.send[peer].offset + start, exchange.aligned, bytes,
+                thread);
       }
-      copy<T>(slot_of(group, peer, group.rank, chunk), true,
-              exchange.input + exchange.send[peer].offset + start, exchange.aligned, bytes, thread);
-      meet<Role::Send>();
-      if (thread == kRoleThreads - 1) {
-        store_release(&board_of(group, peer).full[blockIdx.x][group.rank].value, chunk + 1);
-      }
+      hand_over(turn++, exchange.lead);
+      if (!good) return;
     }
-    if (thread == 0) *reinterpret_cast<volatile std::uint32_t*>(&shared.chunks_read) = index + 1;
   }
-  if (thread == 0) *reinterpret_cast<volatile std::uint32_t*>(&shared.chunks_read) = 0x7fffffffu;
+}
+
+/// One warp: tells peers of the chunks that the senders have stored.
+__device__ void flag_role(const Group& group, const Exchange& exchange, Shared& shared, int lane) {
+  auto* read = reinterpret_cast<volatile std::uint32_t*>(&shared.chunks_read);
+  const std::uint64_t end = longest(group, exchange.send, false);
+  std::uint64_t start = std::uint64_t{blockIdx.x} * exchange.chunk_bytes;
+  const std::uint64_t step = std::uint64_t{gridDim.x} * exchange.chunk_bytes;
+  unsigned turn = 0;
+  for (std::uint32_t index = 0; start < end; ++index, start += step) {
+    for (int distance = 1; distance < group.size; ++distance) {
+      const int peer = (group.rank + distance) % group.size;
+      if (start >= exchange.send[peer].bytes) continue;
+      take_over(turn++);
+      if (!shared.sender_alive) return;
+      if (lane != 0) continue;
+      if (distance + 1 == group.size) *read = index + 1;
+      store_release(&board_of(group, peer).full[blockIdx.x][group.rank].value,
+                    shared.sent[peer] + index + 1);
+    }
+    if (lane == 0) *read = index + 1;
+  }
+  if (lane == 0) *read = kAll;
 }
 
 /// Where chunk `index` of a source lies: in its queue here, or in the own input.
@@ -197,6 +259,7 @@ __device__ bool await_chunk(const Group& group, const Exchange& exchange, const 
                             Watch& watch, std::uint32_t index, std::uint64_t start, int thread) {
   if (thread >= group.size) return true;
   if (thread == group.rank) {
+    if (!exchange.overlaps) return true;
     const auto* read = reinterpret_cast<const volatile std::uint32_t*>(&shared.chunks_read);
     return watch.wait(-1, [&] { return *read > index; });
   }
@@ -210,8 +273,7 @@ template <class T, bool kSum>
 __device__ void receive_role(const Group& group, const Exchange& exchange, Shared& shared,
                              int thread) {
   Watch watch(group);
-  std::uint64_t end = 0;
-  for (int i = 0; i < group.size; ++i) end = max(end, exchange.place[i].bytes);
+  const std::uint64_t end = longest(group, exchange.place, true);
   std::uint64_t start = std::uint64_t{blockIdx.x} * exchange.chunk_bytes;
   const std::uint64_t step = std::uint64_t{gridDim.x} * exchange.chunk_bytes;
   for (std::uint32_t index = 0; start < end; ++index, start += step) {
@@ -225,7 +287,7 @@ __device__ void receive_role(const Group& group, const Exchange& exchange, Share
     const int source = thread - (kRoleThreads - 32);  // another warp than the one that waits
     if (source >= 0 && source < group.size && source != group.rank &&
         start < exchange.place[source].bytes) {
-      store_release(&board_of(group, source).emptied[blockIdx.x][group.rank].value,
+      store_relaxed(&board_of(group, source).emptied[blockIdx.x][group.rank].value,
                     shared.received[source] + index + 1);
     }
   }
@@ -239,10 +301,13 @@ __device__ inline std::uint32_t chunks_of(const Exchange& exchange, std::uint64_
 }
 
 template <class T, bool kSum>
-__global__ void __launch_bounds__(2 * kRoleThreads, 1)
+__global__ void __launch_bounds__(kBlockThreads, 1)
     exchange_chunks(const __grid_constant__ Group group,
                     const __grid_constant__ Exchange exchange) {
   __shared__ Shared shared;
+  warm_parameters(group);
+  warm_parameters(exchange);
+  begin_after_previous();
   Progress& progress = *group.progress;
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < group.size) {
@@ -251,29 +316,27 @@ __global__ void __launch_bounds__(2 * kRoleThreads, 1)
     shared.emptied[thread] =
         load_acquire(&board_of(group, group.rank).emptied[blockIdx.x][thread].value);
   }
-  if (thread == 0) {
+  if (thread == 32) {
     shared.chunks_read = 0;
     shared.sender_alive = shared.receiver_alive = load_relaxed(&progress.failed) == 0;
   }
   __syncthreads();
-  if (shared.sender_alive && shared.receiver_alive) {
-    if (thread < kRoleThreads) {
-      send_role<T>(group, exchange, shared, thread);
-    } else {
-      receive_role<T, kSum>(group, exchange, shared, thread - kRoleThreads);
-    }
-  }
-  __syncthreads();
   if (thread < group.size && thread != group.rank) {
-    progress.sent[blockIdx.x][thread] += chunks_of(exchange, exchange.send[thread].bytes);
-    progress.received[blockIdx.x][thread] += chunks_of(exchange, exchange.place[thread].bytes);
+    progress.sent[blockIdx.x][thread] =
+        shared.sent[thread] + chunks_of(exchange, exchange.send[thread].bytes);
+    progress.received[blockIdx.x][thread] =
+        shared.received[thread] + chunks_of(exchange, exchange.place[thread].bytes);
   }
-}
-
-template <class Kernel>
-void load_kernel(Kernel* kernel) {
-  cudaFuncAttributes attributes;
-  check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+  const bool failed_before = !shared.sender_alive && !shared.receiver_alive;
+  __syncthreads();
+  if (failed_before) return;
+  if (thread < kRoleThreads) {
+    send_role<T>(group, exchange, shared, thread);
+  } else if (thread < 2 * kRoleThreads) {
+    receive_role<T, kSum>(group, exchange, shared, thread - kRoleThreads);
+  } else {
+    flag_role(group, exchange, shared, thread - 2 * kRoleThreads);
+  }
 }
 
 }  // namespace
@@ -284,17 +347,18 @@ void launch_push(const Group& group, const Exchange& exchange, DType dtype, int 
   const bool sum = !exchange.combine || op == ReduceOp::Sum || op == ReduceOp::Average;
   with_element_type(dtype, [&]<class T>() {
     if (sum) {
-      exchange_chunks<T, true><<<blocks, 2 * kRoleThreads, 0, stream.get()>>>(group, exchange);
+      launch(exchange_chunks<T, true>, static_cast<unsigned>(blocks), kBlockThreads, group.early,
+             stream, group, exchange);
     } else {
-      exchange_chunks<T, false><<<blocks, 2 * kRoleThreads, 0, stream.get()>>>(group, exchange);
+      launch(exchange_chunks<T, false>, static_cast<unsigned>(blocks), kBlockThreads, group.early,
+             stream, group, exchange);
     }
   });
-  check_launch("exchange_chunks");
 }
 
 void load_push_kernels() {
   for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
-    with_element_type(static_cast<DType>(dtype), []<class T>() {
+    with_element_type(static_cast<DType>(dtype), [&]<class T>() {
       load_kernel(exchange_chunks<T, true>);
       load_kernel(exchange_chunks<T, false>);
     });

@@ -2,6 +2,7 @@
 // the peer's staging memory, and these kernels say that a slice has arrived, wait for it, add, and
 // give the staging memory back.
 #include "cuda/collective_kernels.hpp"
+#include "cuda/collective_launch.cuh"
 #include "cuda/error.hpp"
 #include "cuda/reduction.cuh"
 #include "cuda/signal.cuh"
@@ -92,12 +93,6 @@ __global__ void __launch_bounds__(kThreads)
   finish_slice(group, slice);
 }
 
-template <class Kernel>
-void load_kernel(Kernel* kernel) {
-  cudaFuncAttributes attributes;
-  check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
-}
-
 }  // namespace
 
 void launch_slice_wait(const Group& group, std::uint32_t index, std::uint32_t in_flight,
@@ -126,7 +121,7 @@ void launch_slice_reduce(const Group& group, const Slice& slice, DType dtype, in
 
 void load_slice_kernels() {
   for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
-    with_element_type(static_cast<DType>(dtype), []<class T>() {
+    with_element_type(static_cast<DType>(dtype), [&]<class T>() {
       load_kernel(reduce_slice<T, true>);
       load_kernel(reduce_slice<T, false>);
     });

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -41,9 +42,12 @@ struct PeerCommunicator::State {
   DeviceBuffer arena;
   DeviceBuffer progress;
   PinnedBuffer mailbox;
-  Stream copies;   // of the copy engines
-  Stream signals;  // that a slice has arrived
-  Event forked, copied, signalled;
+  struct CopyEngines {
+    Stream copies;
+    Stream signals;  // that a slice has arrived
+    Event forked, copied, signalled;
+  };
+  std::optional<CopyEngines> engines;  // only where they are used: streams are not for nothing
   bool closed = false;
 
   State(int rank, int size, AllGatherBlobs all_gather, const PeerSettings& wanted)
@@ -53,6 +57,7 @@ struct PeerCommunicator::State {
         progress(sizeof(Progress)),
         mailbox(sizeof(Mailbox)) {
     check(cudaGetDevice(&device), "cudaGetDevice");
+    if (group.slices_offset != 0) engines.emplace();
     load_packet_kernels();
     load_push_kernels();
     load_slice_kernels();
@@ -87,9 +92,8 @@ struct PeerCommunicator::State {
       return bytes <= settings.table.packets_bytes ? Algorithm::Packets : Algorithm::Push;
     }
     if (wanted == Algorithm::Packets && bytes > kPacketCapacity) {
-      throw Error(Code::InvalidArgument, "packets hold at most " +
-                                             std::to_string(kPacketCapacity) + " bytes, not " +
-                                             std::to_string(bytes));
+      throw Error(Code::InvalidArgument, "packets hold at most " + std::to_string(kPacketCapacity) +
+                                             " bytes, not " + std::to_string(bytes));
     }
     if (wanted != Algorithm::Packets && wanted != Algorithm::Push) {
       throw Error(Code::InvalidArgument,
@@ -104,6 +108,7 @@ struct PeerCommunicator::State {
     const DeviceGuard guard(device);
     const std::uint32_t count = slice_count(bytes, settings);
     const auto slots = static_cast<std::uint32_t>(settings.slices);
+    const auto& [copies, signals, forked, copied, signalled] = *engines;
     std::byte* staging = group.arena[1 - rank()] + group.slices_offset;
     forked.record(stream);
     copies.wait(forked);
@@ -125,10 +130,14 @@ struct PeerCommunicator::State {
         signalled.record(signals);
         stream.wait(signalled);
       }
-      const Slice slice{index,         count,
-                        slot,          input + range.offset,
-                        output + range.offset, range.bytes,
-                        is_aligned(input, 16) && is_aligned(output, 16), arithmetic};
+      const Slice slice{index,
+                        count,
+                        slot,
+                        input + range.offset,
+                        output + range.offset,
+                        range.bytes,
+                        is_aligned(input, 16) && is_aligned(output, 16),
+                        arithmetic};
       launch_slice_reduce(group, slice, dtype, settings.slice_blocks, stream);
     }
   }
@@ -159,8 +168,9 @@ struct PeerCommunicator::State {
 PeerCommunicator::PeerCommunicator(int rank, int size, AllGatherBlobs all_gather,
                                    PeerSettings settings) {
   if (size > kMaxPeers) {
-    throw Error(Code::InvalidArgument, std::to_string(size) + " ranks: a group of peers has at most " +
-                                           std::to_string(kMaxPeers));
+    throw Error(
+        Code::InvalidArgument,
+        std::to_string(size) + " ranks: a group of peers has at most " + std::to_string(kMaxPeers));
   }
   state_ = std::make_unique<State>(rank, size, std::move(all_gather), settings);
 }
@@ -201,7 +211,9 @@ void PeerCommunicator::all_reduce(const void* input, void* output, std::size_t c
   switch (algorithm) {
     case Algorithm::CopyEngines:
       if (size() != 2 || state_->group.slices_offset == 0) {
-        throw Error(Code::Unsupported, "copy engines serve all_reduce between two ranks only");
+        throw Error(
+            Code::Unsupported,
+            "copy engines serve all_reduce between two ranks, with the setting copy_engines");
       }
       return state_->all_reduce_slices(exchange.input, exchange.output, bytes, dtype, arithmetic,
                                        stream);

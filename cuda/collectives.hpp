@@ -32,9 +32,9 @@ struct AlgorithmTable {
   std::size_t packets_bytes = 0;           ///< up to here Packets
   std::size_t packets_two_shot_bytes = 0;  ///< all-reduce: then up to here PacketsTwoShot
   std::size_t push_bytes = 0;              ///< all-reduce: then up to here Push
-  std::size_t copy_engines_bytes = 0;      ///< all-reduce: from here on CopyEngines; 0: never
+  std::size_t copy_engines_bytes = 0;  ///< all-reduce of two: from here on CopyEngines; 0: never
 
-  /// Measured on H100 with NVLink.
+  /// Measured on two H200 with NVLink; for more ranks estimated.
   static AlgorithmTable for_ranks(int size) noexcept;
 };
 
@@ -44,12 +44,22 @@ struct PeerSettings {
   std::chrono::milliseconds timeout{30'000};
   /// Zero: for_ranks(size).
   AlgorithmTable table;
-  int push_blocks = 0;             ///< most blocks of a push; 0: chosen by size. At most 128
+  /// Lets each kernel be set up while the one before it runs (programmatic dependent launch). Only
+  /// for groups whose GPUs run no other group of peers at the same time: kernels that wait for
+  /// their turn can keep another group's from starting.
+  bool early_launch = false;
+  int push_blocks = 0;  ///< most blocks of a push, at most 128; 0: 128
+  /// Chunks that a block sends ahead of their flags, 1 to 4.
+  int push_lead = 1;
   std::size_t slot_bytes = 16384;  ///< of a slot in a queue, a multiple of 4096
   int slots = 4;                   ///< of a queue
+  /// Takes staging memory and streams for Algorithm::CopyEngines, in groups of two ranks.
+  bool copy_engines = false;
   std::size_t slice_bytes = std::size_t{32} << 20;  ///< most that a copy engine carries at once
-  int slices = 4;       ///< that fit into the staging memory
-  int slice_blocks = 48;  ///< of the kernel that adds a slice
+  int slices = 4;                                   ///< that fit into the staging memory
+  /// Of the kernel that adds a slice. At most 128: it waits for the peer on every multiprocessor
+  /// that it gets, and must leave room for the kernel that tells the peer.
+  int slice_blocks = 128;
 };
 
 /// Scales of a reduction: result = post * op(pre * value of each rank). Floating types only.
@@ -69,7 +79,8 @@ struct Scales {
 ///
 /// Operations of one communicator follow each other: use one stream, or order streams by events.
 /// Several communicators are independent and may run at once, as long as their kernels together fit
-/// on the GPU (a packet kernel has up to 128 blocks of 256 threads, a push kernel up to 128 of 512).
+/// on the GPU (a packet kernel has up to 128 blocks of 256 threads, a push kernel up to 128 of
+/// 512).
 ///
 /// Tensors: `count` elements of `dtype`, aligned for their type; 16-byte alignment is fastest.
 /// Values are accumulated in rank order, in fp32 (fp64 for fp64, integers exactly), so all ranks
@@ -100,15 +111,17 @@ class PeerCommunicator {
   /// In place: output == input + rank * count.
   void reduce_scatter(const void* input, void* output, std::size_t count, DType dtype, ReduceOp op,
                       StreamView stream, Scales scales = {}, Algorithm algorithm = Algorithm::Auto);
-  /// output[rank * count ...] = input[count] of each rank. In place: input == output + rank * count.
+  /// output[rank * count ...] = input[count] of each rank. In place: input == output + rank *
+  /// count.
   void all_gather(const void* input, void* output, std::size_t count, DType dtype,
                   StreamView stream, Algorithm algorithm = Algorithm::Auto);
   /// output[count] = input[count] of `root`; input is not read elsewhere.
   void broadcast(const void* input, void* output, std::size_t count, DType dtype, int root,
                  StreamView stream, Algorithm algorithm = Algorithm::Auto);
   /// On `root`: output[count] = op over ranks of input[count]; output is not written elsewhere.
-  void reduce(const void* input, void* output, std::size_t count, DType dtype, ReduceOp op, int root,
-              StreamView stream, Scales scales = {}, Algorithm algorithm = Algorithm::Auto);
+  void reduce(const void* input, void* output, std::size_t count, DType dtype, ReduceOp op,
+              int root, StreamView stream, Scales scales = {},
+              Algorithm algorithm = Algorithm::Auto);
   /// output[s * count ...] = input[rank * count ...] of each rank s. In place: output == input.
   void all_to_all(const void* input, void* output, std::size_t count, DType dtype,
                   StreamView stream, Algorithm algorithm = Algorithm::Auto);

@@ -165,9 +165,9 @@ void NcclCommunicator::all_to_all(const void* in, void* out, std::size_t count, 
   library_->check(library_->group_start(), "ncclGroupStart");
   for (int peer = 0; peer < size_; ++peer) {
     const std::size_t offset = static_cast<std::size_t>(peer) * bytes;
-    library_->check(library_->send(from + offset, count, type_number(dtype), peer, communicator_,
-                                   stream.get()),
-                    "ncclSend");
+    library_->check(
+        library_->send(from + offset, count, type_number(dtype), peer, communicator_, stream.get()),
+        "ncclSend");
     library_->check(library_->receive(to + offset, count, type_number(dtype), peer, communicator_,
                                       stream.get()),
                     "ncclRecv");
@@ -178,8 +178,8 @@ void NcclCommunicator::all_to_all(const void* in, void* out, std::size_t count, 
 void NcclCommunicator::send_receive(const void* in, int to, void* out, int from, std::size_t count,
                                     DType dtype, StreamView stream) {
   library_->check(library_->group_start(), "ncclGroupStart");
-  library_->check(
-      library_->send(in, count, type_number(dtype), to, communicator_, stream.get()), "ncclSend");
+  library_->check(library_->send(in, count, type_number(dtype), to, communicator_, stream.get()),
+                  "ncclSend");
   library_->check(
       library_->receive(out, count, type_number(dtype), from, communicator_, stream.get()),
       "ncclRecv");

@@ -97,8 +97,8 @@ Function* driver_function(const char* name) {
 }
 
 std::uint64_t base_of(const void* data) noexcept {
-  static const auto get_range = driver_function<decltype(cuMemGetAddressRange)>(
-      "cuMemGetAddressRange");
+  static const auto get_range =
+      driver_function<decltype(cuMemGetAddressRange)>("cuMemGetAddressRange");
   CUdeviceptr base = 0;
   std::size_t bytes = 0;
   if (get_range == nullptr ||
@@ -113,8 +113,8 @@ std::uint64_t allocation_of(const void* data) noexcept {
       driver_function<decltype(cuPointerGetAttribute)>("cuPointerGetAttribute");
   std::uint64_t number = 0;
   if (get_attribute == nullptr ||
-      get_attribute(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID,
-                    reinterpret_cast<CUdeviceptr>(data)) != CUDA_SUCCESS) {
+      get_attribute(&number, CU_POINTER_ATTRIBUTE_BUFFER_ID, reinterpret_cast<CUdeviceptr>(data)) !=
+          CUDA_SUCCESS) {
     return 0;
   }
   return number;
@@ -222,8 +222,8 @@ PeerMap::PeerMap(int rank, int size, AllGatherBlobs all_gather_function)
   state_->ranks = all_gather(state_->gather, own);
   if (state_->ranks.size() != static_cast<std::size_t>(size)) {
     throw Error(Code::InvalidArgument, "the all-gather function gave " +
-                                           std::to_string(state_->ranks.size()) +
-                                           " blobs for " + std::to_string(size) + " ranks");
+                                           std::to_string(state_->ranks.size()) + " blobs for " +
+                                           std::to_string(size) + " ranks");
   }
   if (!agree(state_->reaches_all())) {
     throw Error(Code::Unsupported,

@@ -54,6 +54,9 @@ class Watch {
   __device__ explicit Watch(const Group& group)
       : progress_(group.progress), mailbox_(group.mailbox), timeout_ns_(group.timeout_ns) {}
 
+  __device__ Watch(Progress* progress, Mailbox* mailbox, std::uint64_t timeout_ns)
+      : progress_(progress), mailbox_(mailbox), timeout_ns_(timeout_ns) {}
+
   /// Waits until ready() is true, for something that rank `peer` does. False if it never will be;
   /// the reason is in the mailbox then, and all that is left to do is to leave the kernel.
   template <class Ready>
@@ -67,14 +70,22 @@ class Watch {
 
  private:
   static constexpr unsigned kFirst = 64, kPatience = 1024;
+  // Host memory is far away, and hundreds of threads that read it at once delay each other by more
+  // than what they wait for: so that is done only in waits that are long anyway.
+  static constexpr std::uint64_t kLookEvery = 1'000'000;  // ns
 
   __device__ bool may_go_on(int peer) {
     if (load_relaxed(&progress_->failed) != 0) return false;
-    if (load_relaxed(&mailbox_->abort) != 0) return fail(Code::Aborted, peer);
-    if (timeout_ns_ == 0) return true;
     const std::uint64_t now = global_time();
-    if (deadline_ == 0) deadline_ = now + timeout_ns_;
-    return now < deadline_ || fail(Code::Timeout, peer);
+    if (deadline_ == 0) {
+      next_look_ = now + kLookEvery;
+      deadline_ = now + timeout_ns_;
+      return true;
+    }
+    if (now < next_look_) return true;
+    next_look_ = now + kLookEvery;
+    if (load_relaxed(&mailbox_->abort) != 0) return fail(Code::Aborted, peer);
+    return timeout_ns_ == 0 || now < deadline_ || fail(Code::Timeout, peer);
   }
 
   __device__ bool fail(Code code, int peer) {
@@ -89,7 +100,7 @@ class Watch {
   Progress* progress_;
   Mailbox* mailbox_;
   std::uint64_t timeout_ns_;
-  std::uint64_t deadline_ = 0;
+  std::uint64_t deadline_ = 0, next_look_ = 0;
 };
 
 /// Brings kernel parameters near, where it costs nothing: before begin_after_previous().
@@ -103,8 +114,9 @@ __device__ inline void warm_parameters(const T& parameters) {
   }
 }
 
-/// Kernels of collectives start while the one before them in the stream still runs, and wait here
-/// until it has ended and all its results are visible. Nothing before this call may touch memory.
+/// Kernels that were launched early start while the one before them in the stream still runs, and
+/// wait here until it has ended and all its results are visible. Nothing before this call may touch
+/// memory. Costs nothing in others.
 __device__ inline void begin_after_previous() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -46,8 +46,7 @@ CollectiveRank::CollectiveRank(const RankRole& role, int devices, const PeerSett
       output_(kCapacity),
       host_(kCapacity) {}
 
-void CollectiveRank::submit(const CollectiveCase& test, const std::byte* input,
-                            std::byte* output) {
+void CollectiveRank::submit(const CollectiveCase& test, const std::byte* input, std::byte* output) {
   PeerCommunicator& c = *communicator_;
   const StreamView s = stream();
   switch (test.kind) {
@@ -155,8 +154,7 @@ void check_everything(CollectiveRank& rank, Algorithm algorithm, Algorithm all_r
         test.kind = static_cast<Collective>(kind);
         test.dtype = static_cast<DType>(dtype);
         test.op = static_cast<ReduceOp>(op);
-        test.algorithm =
-            test.kind == Collective::AllReduce ? all_reduce_algorithm : algorithm;
+        test.algorithm = test.kind == Collective::AllReduce ? all_reduce_algorithm : algorithm;
         const bool reduces = test.kind == Collective::AllReduce ||
                              test.kind == Collective::ReduceScatter ||
                              test.kind == Collective::Reduce;

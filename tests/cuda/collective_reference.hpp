@@ -22,10 +22,11 @@ inline constexpr bool kIsHalf = std::is_same_v<T, __half> || std::is_same_v<T, _
 
 /// fp32 for 16-bit floats; integers so wide that nothing is lost.
 template <class T>
-using Wide = std::conditional_t<
-    kIsHalf<T>, float,
-    std::conditional_t<std::is_floating_point_v<T>, T,
-                       std::conditional_t<std::is_same_v<T, std::int64_t>, __int128, std::int64_t>>>;
+using Wide =
+    std::conditional_t<kIsHalf<T>, float,
+                       std::conditional_t<std::is_floating_point_v<T>, T,
+                                          std::conditional_t<std::is_same_v<T, std::int64_t>,
+                                                             __int128, std::int64_t>>>;
 
 template <class T>
 Wide<T> to_wide(T value) {
@@ -111,7 +112,8 @@ W combine_wide(W a, W b, ReduceOp op) {
       return a + b;
     case ReduceOp::Product:
       if constexpr (std::is_integral_v<W> || std::is_same_v<W, __int128>) {
-        return static_cast<W>(static_cast<unsigned __int128>(a) * static_cast<unsigned __int128>(b));
+        return static_cast<W>(static_cast<unsigned __int128>(a) *
+                              static_cast<unsigned __int128>(b));
       } else {
         return a * b;
       }

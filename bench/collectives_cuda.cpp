@@ -1,0 +1,528 @@
+// Collectives between the GPUs of a host, against NCCL: one process per GPU, the same buffers and
+// streams, timed in turn in one run, results checked.
+//
+//   collectives_cuda --ranks 2 --min 1K --max 1G --compare nccl --nccl-library libnccl.so.2
+//       --collectives all_reduce,all_gather --dtype fp32 --graph-ops 50 --json out.json
+//       --variant name:algorithm=push,push_blocks=64
+#include <cuda_runtime_api.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cuda/buffer.hpp"
+#include "cuda/collective_graph.hpp"
+#include "cuda/collective_support.hpp"
+#include "cuda/collectives.hpp"
+#include "cuda/error.hpp"
+#include "cuda/event.hpp"
+#include "cuda/nccl_loader.hpp"
+
+namespace tersum::gpu {
+namespace {
+
+struct Variant {
+  std::string name = "tersum";
+  Algorithm algorithm = Algorithm::Auto;
+  PeerSettings settings;
+};
+
+struct Options {
+  int ranks = 2;
+  std::size_t min_bytes = 1 << 10, max_bytes = std::size_t{1} << 30;
+  int factor = 4;
+  int graph_ops = 50;
+  int repeats = 7;
+  bool eager = false;
+  bool nccl = false;
+  std::string nccl_library = "libnccl.so.2";
+  std::vector<std::string> collectives{"all_reduce"};
+  DType dtype = DType::Float32;
+  std::string json;
+  std::vector<Variant> variants;
+};
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw Error(Code::InvalidArgument, what);
+}
+
+std::size_t parse_bytes(const std::string& text) {
+  char* end = nullptr;
+  std::size_t value = std::strtoull(text.c_str(), &end, 10);
+  if (*end == 'K') value <<= 10;
+  if (*end == 'M') value <<= 20;
+  if (*end == 'G') value <<= 30;
+  return value;
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+Algorithm parse_algorithm(const std::string& name) {
+  for (const Algorithm algorithm :
+       {Algorithm::Auto, Algorithm::Packets, Algorithm::PacketsTwoShot, Algorithm::Push,
+        Algorithm::PushTwoShot, Algorithm::CopyEngines}) {
+    if (to_string(algorithm) == name) return algorithm;
+  }
+  refuse("no algorithm " + name);
+}
+
+Variant parse_variant(const std::string& text) {
+  Variant variant;
+  const auto colon = text.find(':');
+  variant.name = text.substr(0, colon);
+  if (colon == std::string::npos) return variant;
+  for (const std::string& pair : split(text.substr(colon + 1), ',')) {
+    const auto equals = pair.find('=');
+    const std::string key = pair.substr(0, equals), value = pair.substr(equals + 1);
+    PeerSettings& settings = variant.settings;
+    const auto number = static_cast<int>(parse_bytes(value));
+    if (key == "algorithm") {
+      variant.algorithm = parse_algorithm(value);
+      settings.copy_engines = variant.algorithm == Algorithm::CopyEngines;
+    } else if (key == "early") {
+      settings.early_launch = number != 0;
+    } else if (key == "push_blocks") {
+      settings.push_blocks = number;
+    } else if (key == "push_lead") {
+      settings.push_lead = number;
+    } else if (key == "slot_bytes") {
+      settings.slot_bytes = parse_bytes(value);
+    } else if (key == "slots") {
+      settings.slots = number;
+    } else if (key == "slice_bytes") {
+      settings.slice_bytes = parse_bytes(value);
+    } else if (key == "slices") {
+      settings.slices = number;
+    } else if (key == "slice_blocks") {
+      settings.slice_blocks = number;
+    } else {
+      refuse("no setting " + key);
+    }
+  }
+  return variant;
+}
+
+DType parse_dtype(const std::string& name) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    if (to_string(static_cast<DType>(i)) == name) return static_cast<DType>(i);
+  }
+  refuse("no dtype " + name);
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (name == "--eager") {
+      options.eager = true;
+      continue;
+    }
+    if (i + 1 == argc) refuse(name + " needs a value");
+    const std::string value = argv[++i];
+    if (name == "--ranks") {
+      options.ranks = std::atoi(value.c_str());
+    } else if (name == "--min") {
+      options.min_bytes = parse_bytes(value);
+    } else if (name == "--max") {
+      options.max_bytes = parse_bytes(value);
+    } else if (name == "--factor") {
+      options.factor = std::max(2, std::atoi(value.c_str()));
+    } else if (name == "--graph-ops") {
+      options.graph_ops = std::atoi(value.c_str());
+    } else if (name == "--repeats") {
+      options.repeats = std::atoi(value.c_str());
+    } else if (name == "--compare") {
+      options.nccl = value == "nccl";
+    } else if (name == "--nccl-library") {
+      options.nccl_library = value;
+    } else if (name == "--collectives") {
+      options.collectives = split(value, ',');
+    } else if (name == "--dtype") {
+      options.dtype = parse_dtype(value);
+    } else if (name == "--json") {
+      options.json = value;
+    } else if (name == "--variant") {
+      options.variants.push_back(parse_variant(value));
+    } else {
+      refuse("no option " + name);
+    }
+  }
+  if (options.variants.empty()) options.variants.emplace_back();
+  return options;
+}
+
+/// Puts one operation on `bytes` (of the largest tensor in it) into a stream.
+using Submit = std::function<void(const std::string& collective, std::size_t bytes)>;
+
+struct Contender {
+  std::string name;
+  Submit submit;
+  std::function<Status()> status;
+};
+
+class Bench {
+ public:
+  Bench(const Options& options, const RankRole& role)
+      : options_(options),
+        role_(role),
+        guard_(role.rank),
+        input_(options.max_bytes),
+        output_(options.max_bytes),
+        elements_(options.max_bytes / element_bytes(options.dtype)) {
+    for (const Variant& variant : options.variants) add(variant);
+    if (options.nccl) add_nccl();
+    fill();
+  }
+
+  void run() {
+    if (role_.rank == 0) header();
+    for (const std::string& collective : options_.collectives) {
+      const auto factor = static_cast<std::size_t>(options_.factor);
+      for (std::size_t bytes = options_.min_bytes; bytes <= options_.max_bytes; bytes *= factor) {
+        measure(collective, bytes, false);
+        if (options_.eager && bytes <= (std::size_t{64} << 10)) measure(collective, bytes, true);
+      }
+    }
+    if (role_.rank == 0 && !options_.json.empty()) write_json();
+    for (auto& peer : peers_) peer->close();
+  }
+
+ private:
+  std::size_t run_count(const std::string& collective, std::size_t bytes) const {
+    const std::size_t count = bytes / element_bytes(options_.dtype);
+    const bool parts =
+        collective == "reduce_scatter" || collective == "all_gather" || collective == "all_to_all";
+    return parts ? count / static_cast<std::size_t>(role_.size) : count;
+  }
+
+  template <class Communicator, class... More>
+  void submit(Communicator& c, const std::string& collective, std::size_t bytes, More... more) {
+    const std::size_t count = run_count(collective, bytes);
+    const std::byte* in = input_.data();
+    std::byte* out = output_.data();
+    const DType dtype = options_.dtype;
+    if (collective == "all_reduce") {
+      c.all_reduce(in, out, count, dtype, ReduceOp::Sum, stream_, more...);
+    } else if (collective == "reduce_scatter") {
+      c.reduce_scatter(in, out, count, dtype, ReduceOp::Sum, stream_, more...);
+    } else if (collective == "all_gather") {
+      submit_copy(c, collective, count, more...);
+    } else if (collective == "reduce") {
+      c.reduce(in, out, count, dtype, ReduceOp::Sum, 0, stream_, more...);
+    } else {
+      submit_copy(c, collective, count, more...);
+    }
+  }
+
+  template <class Communicator>
+  void submit_copy(Communicator& c, const std::string& collective, std::size_t count, Scales = {},
+                   Algorithm algorithm = Algorithm::Auto) {
+    const std::byte* in = input_.data();
+    std::byte* out = output_.data();
+    const DType dtype = options_.dtype;
+    constexpr bool kOurs = std::is_same_v<Communicator, PeerCommunicator>;
+    const auto call = [&](auto method, auto... arguments) {
+      if constexpr (kOurs) {
+        (c.*method)(arguments..., stream_, algorithm);
+      } else {
+        (c.*method)(arguments..., stream_);
+      }
+    };
+    if (collective == "all_gather") {
+      call(&Communicator::all_gather, in, out, count, dtype);
+    } else if (collective == "broadcast") {
+      call(&Communicator::broadcast, in, out, count, dtype, 0);
+    } else if (collective == "all_to_all") {
+      call(&Communicator::all_to_all, in, out, count, dtype);
+    } else if (collective == "send_receive") {
+      const int to = (role_.rank + 1) % role_.size;
+      const int from = (role_.rank + role_.size - 1) % role_.size;
+      c.send_receive(in, to, out, from, count, dtype, stream_);
+    } else {
+      refuse("no collective " + collective);
+    }
+  }
+
+  void add(const Variant& variant) {
+    peers_.push_back(std::make_unique<PeerCommunicator>(role_.rank, role_.size, role_.all_gather,
+                                                        variant.settings));
+    PeerCommunicator* c = peers_.back().get();
+    contenders_.push_back({variant.name,
+                           [this, c, algorithm = variant.algorithm](const std::string& collective,
+                                                                    std::size_t bytes) {
+                             submit(*c, collective, bytes, Scales{}, algorithm);
+                           },
+                           [c] { return c->status(); }});
+  }
+
+  void add_nccl() {
+    NcclId id{};
+    if (role_.rank == 0) id = NcclCommunicator::new_id(options_.nccl_library);
+    const auto ids = role_.all_gather(std::as_bytes(std::span(&id, 1)));
+    std::memcpy(&id, ids[0].data(), sizeof(id));
+    nccl_ = std::make_unique<NcclCommunicator>(options_.nccl_library, role_.rank, role_.size, id);
+    contenders_.push_back({"nccl-" + nccl_->version(),
+                           [this](const std::string& collective, std::size_t bytes) {
+                             submit(*nccl_, collective, bytes);
+                           },
+                           [] { return Status::ok(); }});
+  }
+
+  /// Small integers, exact in every type and sum: element i of rank r is (i + r) % 11.
+  static double value(std::size_t i, int rank) {
+    return static_cast<double>((i + static_cast<std::size_t>(rank)) % 11);
+  }
+
+  void fill() {
+    constexpr std::size_t kPeriod = 11 * 65536;
+    std::vector<std::byte> pattern(kPeriod * element_bytes(options_.dtype));
+    for (std::size_t i = 0; i < kPeriod; ++i) write(pattern.data(), i, value(i, role_.rank));
+    for (std::size_t at = 0; at < input_.bytes(); at += pattern.size()) {
+      check(cudaMemcpy(input_.data() + at, pattern.data(),
+                       std::min(pattern.size(), input_.bytes() - at), cudaMemcpyDefault),
+            "fill");
+    }
+  }
+
+  void write(std::byte* data, std::size_t i, double number) const {
+    if (options_.dtype == DType::Float32) {
+      const auto typed = static_cast<float>(number);
+      std::memcpy(data + 4 * i, &typed, 4);
+    } else if (options_.dtype == DType::BFloat16) {
+      const auto typed = static_cast<float>(number);  // the integers used have short mantissas
+      std::memcpy(data + 2 * i, reinterpret_cast<const std::byte*>(&typed) + 2, 2);
+    } else {
+      refuse("the bench knows fp32 and bf16");
+    }
+  }
+
+  double expected(const std::string& collective, std::size_t i, std::size_t count) const {
+    const auto part = static_cast<int>(i / count);
+    const std::size_t own = static_cast<std::size_t>(role_.rank) * count;
+    double sum = 0;
+    if (collective == "all_gather") return value(i % count, part);
+    if (collective == "all_to_all") return value(own + i % count, part);
+    if (collective == "broadcast") return value(i, 0);
+    if (collective == "send_receive") return value(i, (role_.rank + role_.size - 1) % role_.size);
+    for (int rank = 0; rank < role_.size; ++rank) {
+      sum += value(collective == "reduce_scatter" ? own + i : i, rank);
+    }
+    return sum;
+  }
+
+  /// Compares the head, the middle and the tail of the output; poisons it before.
+  bool is_right(const Contender& contender, const std::string& collective, std::size_t bytes) {
+    check(cudaMemsetAsync(output_.data(), 0xff, bytes, stream_.get()), "poison");
+    contender.submit(collective, bytes);
+    const std::size_t element = element_bytes(options_.dtype);
+    const std::size_t count = run_count(collective, bytes);
+    const bool whole = collective != "reduce_scatter";
+    const std::size_t total = whole ? bytes / element : count;
+    stream_.synchronize();
+    if (!contender.status().is_ok()) throw Error(Code::PeerLost, contender.status().to_string());
+    if (collective == "reduce" && role_.rank != 0) return contender.status().is_ok();
+    const std::size_t window = std::min<std::size_t>(total, 300'000);
+    std::vector<std::byte> got(window * element), wanted(window * element);
+    bool right = contender.status().is_ok();
+    for (const std::size_t start : {std::size_t{0}, (total - window) / 2, total - window}) {
+      check(cudaMemcpy(got.data(), output_.data() + start * element, got.size(), cudaMemcpyDefault),
+            "read");
+      for (std::size_t i = 0; i < window; ++i) {
+        write(wanted.data(), i, expected(collective, start + i, count));
+      }
+      right = right && std::memcmp(got.data(), wanted.data(), got.size()) == 0;
+    }
+    return right;
+  }
+
+  /// Largest of all ranks' values.
+  double largest(double own) const {
+    const auto blobs = role_.all_gather(std::as_bytes(std::span(&own, 1)));
+    for (const auto& blob : blobs) {
+      double other = 0;
+      std::memcpy(&other, blob.data(), sizeof(other));
+      own = std::max(own, other);
+    }
+    return own;
+  }
+
+  /// Microseconds per operation of one repetition, the slowest rank's.
+  double time(const std::function<void()>& work, int operations) {
+    const Event start(Event::Timing::On), end(Event::Timing::On);
+    largest(0);
+    peers_[0]->barrier(stream_);
+    start.record(stream_);
+    work();
+    end.record(stream_);
+    end.synchronize();
+    return largest(end.milliseconds_since(start) * 1000.0 / operations);
+  }
+
+  void measure(const std::string& collective, std::size_t bytes, bool eager) {
+    const int operations =
+        eager ? 200
+              : (bytes >= (std::size_t{256} << 20) ? std::min(options_.graph_ops, 10)
+                                                   : options_.graph_ops);
+    std::vector<std::unique_ptr<Graph>> graphs;
+    std::vector<std::string> notes;
+    std::vector<std::vector<double>> times(contenders_.size());
+    for (const Contender& contender : contenders_) {
+      bool right = false;
+      try {
+        right = is_right(contender, collective, bytes);
+        if (is_slow(contender, collective, bytes)) throw Error(Code::Unsupported, "slow");
+        graphs.push_back(eager ? nullptr : std::make_unique<Graph>(stream_, [&] {
+          for (int i = 0; i < operations; ++i) contender.submit(collective, bytes);
+        }));
+        notes.push_back(largest(right ? 0 : 1) == 0 ? "" : "WRONG");
+      } catch (const Error& error) {
+        if (error.code() != Code::InvalidArgument && error.code() != Code::Unsupported) throw;
+        graphs.push_back(nullptr);
+        notes.push_back("-");
+      }
+    }
+    for (int repeat = -2; repeat < options_.repeats; ++repeat) {
+      for (std::size_t i = 0; i < contenders_.size(); ++i) {
+        if (notes[i] == "-") continue;
+        const double us = time(
+            [&] {
+              if (!eager) return graphs[i]->launch(stream_);
+              for (int k = 0; k < operations; ++k) contenders_[i].submit(collective, bytes);
+            },
+            operations);
+        if (repeat >= 0) times[i].push_back(us);
+      }
+    }
+    if (role_.rank == 0) report(collective, bytes, eager, times, notes);
+  }
+
+  /// True if one operation takes so long that fifty of them would cost more than all the rest.
+  bool is_slow(const Contender& contender, const std::string& collective, std::size_t bytes) {
+    const double limit_us = 500.0 + static_cast<double>(bytes) / 100e3;  // 100 GB/s
+    return time([&] { contender.submit(collective, bytes); }, 1) > limit_us;
+  }
+
+  static double median(std::vector<double> values) {
+    if (values.empty()) return 0;
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+  }
+
+  void header() {
+    cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, role_.rank), "properties");
+    int driver = 0;
+    check(cudaDriverGetVersion(&driver), "driver");
+    card_ = properties.name;
+    std::printf("# %d x %s, CUDA driver %d, %s, microseconds per operation (ratio to the last)\n",
+                role_.size, properties.name, driver,
+                std::string(to_string(options_.dtype)).c_str());
+    std::printf("%-14s %11s %-5s", "collective", "bytes", "");
+    for (const Contender& contender : contenders_) std::printf(" %20s", contender.name.c_str());
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+
+  void report(const std::string& collective, std::size_t bytes, bool eager,
+              const std::vector<std::vector<double>>& times,
+              const std::vector<std::string>& notes) {
+    std::printf("%-14s %11zu %-5s", collective.c_str(), bytes, eager ? "eager" : "graph");
+    const double reference = median(times.back());
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      const double us = median(times[i]);
+      std::printf(" %8.2f (%5.2f) %-4s", us, us > 0 ? reference / us : 0.0,
+                  notes[i].substr(0, 4).c_str());
+      if (us <= 0) continue;
+      char line[512];
+      std::snprintf(line, sizeof(line),
+                    "{\"collective\":\"%s\",\"bytes\":%zu,\"mode\":\"%s\",\"name\":\"%s\","
+                    "\"us\":%.3f,\"ratio\":%.3f,\"right\":%s}",
+                    collective.c_str(), bytes, eager ? "eager" : "graph",
+                    contenders_[i].name.c_str(), us, reference / us,
+                    notes[i].empty() ? "true" : "false");
+      lines_.push_back(line);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+
+  void write_json() const {
+    std::FILE* file = std::fopen(options_.json.c_str(), "w");
+    if (file == nullptr) refuse("cannot write " + options_.json);
+    std::fprintf(file,
+                 "{\"card\":\"%s\",\"ranks\":%d,\"dtype\":\"%s\",\"graph_ops\":%d,\"rows\":[\n",
+                 card_.c_str(), role_.size, std::string(to_string(options_.dtype)).c_str(),
+                 options_.graph_ops);
+    for (std::size_t i = 0; i < lines_.size(); ++i) {
+      std::fprintf(file, "%s%s\n", lines_[i].c_str(), i + 1 < lines_.size() ? "," : "");
+    }
+    std::fprintf(file, "]}\n");
+    std::fclose(file);
+  }
+
+  const Options& options_;
+  RankRole role_;
+  DeviceGuard guard_;
+  Stream stream_;
+  DeviceBuffer input_, output_;
+  std::size_t elements_;
+  std::vector<std::unique_ptr<PeerCommunicator>> peers_;
+  std::unique_ptr<NcclCommunicator> nccl_;
+  std::vector<Contender> contenders_;
+  std::vector<std::string> lines_;
+  std::string card_;
+};
+
+int run_rank(const Options& options) {
+  try {
+    Bench bench(options, rank_process_role());
+    bench.run();
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "rank: %s\n", error.what());
+    std::fflush(stdout);
+    std::_Exit(1);  // the others' kernels may hold up an orderly end
+  }
+}
+
+int run_all(const Options& options, int argc, char** argv) {
+  if (!has_device()) {
+    std::puts("no GPU: nothing measured");
+    return 0;
+  }
+  ProcessPlan plan;
+  plan.size = options.ranks;
+  plan.arguments.assign(argv + 1, argv + argc);
+  plan.limit = std::chrono::minutes(9);
+  const ProcessResults results = run_processes(plan);
+  if (results.all_succeeded()) return 0;
+  std::fprintf(stderr, "ranks ended with%s\n", results.to_string().c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace tersum::gpu
+
+int main(int argc, char** argv) {
+  try {
+    const tersum::gpu::Options options = tersum::gpu::parse(argc, argv);
+    return tersum::gpu::is_rank_process() ? tersum::gpu::run_rank(options)
+                                          : tersum::gpu::run_all(options, argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 2;
+  }
+}

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Builds the GPU room, runs all GPU tests and benchmarks, and leaves what they said in a directory:
+#
+#   scripts/gpu.sh [directory]          (default: build/gpu-results)
+#
+# Environment: TERSUM_GPU_BUILD (build directory, default build/gpu), NCCL_LIBRARY (path of libnccl.so.2; found in
+# Python's nvidia-nccl package if not set; without it nothing is compared with NCCL).
+# The last line says how many steps passed and failed. Exit status 0 only if none failed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+results=${1:-build/gpu-results}
+build=${TERSUM_GPU_BUILD:-build/gpu}
+mkdir -p "$results"
+results=$(cd "$results" && pwd)
+export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}  # plain NVLink on both sides
+passed=0 failed=0
+
+step() {  # step <name> <seconds> <command...>
+  local name=$1 limit=$2
+  shift 2
+  if timeout "$limit" "$@" > "$results/$name.log" 2>&1; then
+    passed=$((passed + 1))
+    echo "$name: passed"
+  else
+    failed=$((failed + 1))
+    echo "$name: FAILED, see $results/$name.log" >&2
+  fi
+}
+
+step configure 300 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTERSUM_CUDA=ON -DTERSUM_BENCH=ON
+step build 3600 cmake --build "$build" --target cuda_test collectives_cuda compressors_cuda
+if [ "$failed" -gt 0 ]; then
+  echo "$passed passed, $failed failed"
+  exit 1
+fi
+
+{
+  date -u +%Y-%m-%d
+  nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null || echo "no GPU"
+} > "$results/machine.txt"
+
+step tests 900 "$build/tests/cuda/cuda_test" --gtest_output="json:$results/tests.json"
+
+nccl=${NCCL_LIBRARY:-$(python3 -c "import nvidia.nccl, os
+print(os.path.join(list(nvidia.nccl.__path__)[0], 'lib', 'libnccl.so.2'))" 2> /dev/null)}
+compare=()
+[ -n "$nccl" ] && compare=(--compare nccl --nccl-library "$nccl")
+count=$(nvidia-smi -L 2> /dev/null | wc -l)
+for ranks in 2 4 8; do
+  [ "$count" -ge "$ranks" ] || continue
+  run=("$build/bench/collectives_cuda" --ranks "$ranks" "${compare[@]}")
+  for dtype in fp32 bf16; do
+    step "all_reduce_${dtype}_x$ranks" 300 "${run[@]}" --eager --dtype "$dtype" \
+      --variant tersum --variant early:early=1 --json "$results/all_reduce_${dtype}_x$ranks.json"
+  done
+  step "others_x$ranks" 300 "${run[@]}" --json "$results/others_x$ranks.json" \
+    --collectives reduce_scatter,all_gather,broadcast,reduce,all_to_all,send_receive
+done
+step compressors 600 "$build/bench/compressors_cuda"
+
+cat "$results/machine.txt" "$results"/all_reduce_*.log "$results"/others_*.log "$results"/compressors.log \
+  2> /dev/null | tee "$results/table.txt"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

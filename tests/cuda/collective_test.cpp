@@ -1,0 +1,298 @@
+// Collectives on peer memory; ranks are threads of one process, which share GPUs if need be.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#include "cuda/collective_cases.hpp"
+#include "cuda/collective_graph.hpp"
+#include "cuda/device.hpp"
+#include "cuda/error.hpp"
+
+namespace tersum::gpu {
+namespace {
+
+using std::chrono::milliseconds;
+
+PeerSettings test_settings() {
+  PeerSettings settings;
+  settings.timeout = milliseconds(4'000);
+  settings.push_blocks = 16;  // ranks that share a GPU must fit on it together
+  settings.copy_engines = true;
+  settings.slice_bytes = std::size_t{1} << 20;
+  settings.slice_blocks = 16;
+  return settings;
+}
+
+class CollectiveTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    // Ranks that share a GPU wait for each other's kernels: their streams must not share queues.
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+    if (!has_device()) GTEST_SKIP() << "no GPU";
+    devices_ = static_cast<int>(devices().size());
+  }
+
+  void in_ranks(int size, const std::function<void(CollectiveRank&)>& body,
+                const PeerSettings& settings = test_settings()) {
+    run_threads(size, [&](const RankRole& role) {
+      CollectiveRank rank(role, devices_, settings);
+      body(rank);
+      rank.stream().synchronize();
+      // After this nobody's kernels use anybody's memory any more.
+      const std::byte good{static_cast<unsigned char>(rank.communicator().status().is_ok())};
+      bool all_good = true;
+      for (const auto& blob : role.all_gather(std::span(&good, 1))) {
+        all_good = all_good && blob[0] == std::byte{1};
+      }
+      if (all_good) rank.communicator().close();
+    });
+  }
+
+  int devices_ = 1;
+};
+
+class CollectiveOfRanks : public CollectiveTest, public testing::WithParamInterface<int> {};
+
+TEST_P(CollectiveOfRanks, GivesTheHostsBitsInPackets) {
+  in_ranks(GetParam(), [](CollectiveRank& rank) {
+    check_everything(rank, Algorithm::Packets, Algorithm::Packets);
+  });
+}
+
+TEST_P(CollectiveOfRanks, GivesTheHostsBitsThroughQueues) {
+  in_ranks(GetParam(),
+           [](CollectiveRank& rank) { check_everything(rank, Algorithm::Push, Algorithm::Push); });
+}
+
+TEST_P(CollectiveOfRanks, GivesTheHostsBitsInTwoSteps) {
+  in_ranks(GetParam(), [](CollectiveRank& rank) {
+    check_everything(rank, Algorithm::Auto, Algorithm::PacketsTwoShot);
+    check_everything(rank, Algorithm::Auto, Algorithm::PushTwoShot);
+  });
+}
+
+TEST_P(CollectiveOfRanks, MovesTensorsMuchLargerThanItsQueues) {
+  in_ranks(GetParam(), [](CollectiveRank& rank) {
+    for (int kind = 0; kind < kCollectiveCount; ++kind) {
+      CollectiveCase test;
+      test.kind = static_cast<Collective>(kind);
+      test.count = 2'000'003;
+      test.shift = static_cast<std::size_t>(kind % 2);
+      test.in_place = kind % 3 == 0;
+      rank.check(test, 17);
+    }
+  });
+}
+
+TEST_P(CollectiveOfRanks, KeepsStepWhenSizesAndFormsAlternate) {
+  in_ranks(GetParam(), [](CollectiveRank& rank) {
+    const Algorithm forms[] = {Algorithm::Packets, Algorithm::Push, Algorithm::PacketsTwoShot,
+                               Algorithm::PushTwoShot};
+    for (std::uint64_t i = 0; i < 200; ++i) {
+      CollectiveCase test;
+      test.algorithm = forms[i % 4];
+      test.count = 1 + mix_bits(i) % 100'000;
+      if (i % 7 == 0) {
+        test.kind = Collective::Broadcast;
+        test.root = static_cast<int>(i) % rank.size();
+        test.algorithm = i % 2 == 0 ? Algorithm::Packets : Algorithm::Push;
+      }
+      rank.check(test, i);
+    }
+  });
+}
+
+TEST_P(CollectiveOfRanks, ReplaysAGraphAThousandTimes) {
+  in_ranks(GetParam(), [](CollectiveRank& rank) {
+    const auto submit_all = [&] {
+      std::size_t at = 0;
+      for (const Algorithm form : {Algorithm::Packets, Algorithm::Push, Algorithm::PacketsTwoShot,
+                                   Algorithm::PushTwoShot}) {
+        for (const std::size_t count : {1ul, 5000ul}) {
+          CollectiveCase test;
+          test.algorithm = form;
+          test.count = count;
+          rank.submit(test, rank.input() + at, rank.output() + at);
+          at += 32'768;
+        }
+      }
+      rank.communicator().barrier(rank.stream());
+    };
+    const Graph graph(rank.stream(), submit_all);
+    const HostTensor values = make_values(DType::Float32, 70'000, rank.rank(), 3);
+    check(cudaMemcpyAsync(rank.input(), values.data(), values.size(), cudaMemcpyDefault,
+                          rank.stream().get()),
+          "copy");
+    for (int i = 0; i < 1000; ++i) {
+      graph.launch(rank.stream());
+      // Ranks that share a GPU share what launches wait in: not more of them than it takes.
+      if (i % 10 == 9) rank.stream().synchronize();
+    }
+    HostTensor result(values.size());
+    check(cudaMemcpyAsync(result.data(), rank.output(), result.size(), cudaMemcpyDefault,
+                          rank.stream().get()),
+          "copy");
+    rank.stream().synchronize();
+    const Status status = rank.communicator().status();
+    if (!status.is_ok()) throw std::runtime_error(status.to_string());
+    std::vector<HostTensor> all;
+    for (int r = 0; r < rank.size(); ++r) all.push_back(make_values(DType::Float32, 70'000, r, 3));
+    const HostTensor wanted = reduce_on_host(all, DType::Float32, ReduceOp::Sum, 1.0, 1.0);
+    for (std::size_t run = 0; run < 8; ++run) {
+      const std::size_t bytes = run % 2 == 0 ? 4 : 20'000;
+      if (std::memcmp(&result[run * 32'768], &wanted[run * 32'768], bytes) != 0) {
+        throw std::runtime_error("the replay's result is wrong in run " + std::to_string(run));
+      }
+    }
+    rank.check({}, 5);  // and eager calls go on after it
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CollectiveOfRanks, testing::Values(1, 2, 3, 4),
+                         testing::PrintToStringParamName());
+
+TEST_F(CollectiveTest, CopyEnginesGiveTheHostsBits) {
+  in_ranks(2, [](CollectiveRank& rank) {
+    std::uint64_t seed = 0;
+    for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
+      for (const std::size_t count : {1ul, 4'000'003ul}) {
+        CollectiveCase test;
+        test.algorithm = Algorithm::CopyEngines;
+        test.dtype = static_cast<DType>(dtype);
+        test.count = count;
+        test.op = static_cast<ReduceOp>(dtype == 5 ? 0 : dtype % kReduceOpCount);
+        test.in_place = dtype % 2 == 0;
+        test.shift = static_cast<std::size_t>(dtype % 3);
+        rank.check(test, ++seed);
+      }
+    }
+  });
+}
+
+TEST_F(CollectiveTest, CopyEnginesReplayInAGraph) {
+  in_ranks(2, [](CollectiveRank& rank) {
+    CollectiveCase test;
+    test.algorithm = Algorithm::CopyEngines;
+    test.count = 3'000'000;
+    const Graph graph(rank.stream(), [&] {
+      rank.submit(test, rank.input(), rank.output());
+      rank.submit(test, rank.input(), rank.output());
+    });
+    for (int i = 0; i < 20; ++i) graph.launch(rank.stream());
+    rank.stream().synchronize();
+    rank.check(test, 9);
+  });
+}
+
+TEST_F(CollectiveTest, TwoCommunicatorsRunAtOnce) {
+  run_threads(2, [&](const RankRole& role) {
+    CollectiveRank first(role, devices_, test_settings());
+    CollectiveRank second(role, devices_, test_settings());
+    CollectiveCase test;
+    test.count = 3000;
+    for (int i = 0; i < 300; ++i) {  // the ranks submit to the two in different order
+      CollectiveRank& a = role.rank == 0 ? first : second;
+      CollectiveRank& b = role.rank == 0 ? second : first;
+      test.algorithm = i % 2 == 0 ? Algorithm::Packets : Algorithm::Push;
+      a.submit(test, a.input(), a.output());
+      b.submit(test, b.input(), b.output());
+    }
+    first.stream().synchronize();
+    second.stream().synchronize();
+    first.check(test, 1);
+    second.check(test, 2);
+    second.communicator().close();
+    first.communicator().close();
+  });
+}
+
+TEST_F(CollectiveTest, SpreadsNaNAndInfinityAsASumDoes) {
+  in_ranks(2, [](CollectiveRank& rank) {
+    for (const Algorithm form : {Algorithm::Packets, Algorithm::Push, Algorithm::CopyEngines}) {
+      for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max}) {
+        const float nan = std::numeric_limits<float>::quiet_NaN();
+        const float infinity = std::numeric_limits<float>::infinity();
+        const float own[4] = {rank.rank() == 0 ? nan : 1.0f, rank.rank() == 1 ? nan : 1.0f,
+                              infinity, rank.rank() == 0 ? 1e-42f : 0.0f};
+        float result[4];
+        const StreamView s = rank.stream();
+        check(cudaMemcpyAsync(rank.input(), own, 16, cudaMemcpyDefault, s.get()), "copy");
+        rank.communicator().all_reduce(rank.input(), rank.output(), 4, DType::Float32, op, s, {},
+                                       form);
+        check(cudaMemcpyAsync(result, rank.output(), 16, cudaMemcpyDefault, s.get()), "copy");
+        s.synchronize();
+        EXPECT_TRUE(std::isnan(result[0]) && std::isnan(result[1]));
+        EXPECT_EQ(result[2], infinity);
+        EXPECT_EQ(result[3], op == ReduceOp::Min ? 0.0f : 1e-42f);
+      }
+    }
+  });
+}
+
+TEST_F(CollectiveTest, ASilentRankEndsTheOthersWithTimeout) {
+  PeerSettings settings = test_settings();
+  settings.timeout = milliseconds(200);
+  in_ranks(
+      2,
+      [](CollectiveRank& rank) {
+        if (rank.rank() == 1) return rank.communicator().abort();  // never comes
+        for (const Algorithm form : {Algorithm::Packets, Algorithm::Push}) {
+          CollectiveCase test;
+          test.count = 50'000;
+          test.algorithm = form;
+          for (int i = 0; i < 20; ++i) rank.submit(test, rank.input(), rank.output());
+        }
+        rank.stream().synchronize();
+        const Status status = rank.communicator().status();
+        EXPECT_EQ(status.code(), Code::Timeout);
+        EXPECT_EQ(status.rank(), 1);
+        check(cudaMemsetAsync(rank.input(), 1, 100, rank.stream().get()), "set");
+        rank.stream().synchronize();  // the context still works
+      },
+      settings);
+}
+
+TEST_F(CollectiveTest, AbortEndsWhatRuns) {
+  for (const Algorithm form : {Algorithm::Packets, Algorithm::Push, Algorithm::CopyEngines}) {
+    in_ranks(2, [&](CollectiveRank& rank) {
+      if (rank.rank() == 0) {
+        CollectiveCase test;
+        test.count = 1'00'000;
+        test.algorithm = form;
+        rank.submit(test, rank.input(), rank.output());
+        EXPECT_FALSE(rank.stream().is_done());
+      }
+      rank.communicator().abort();
+      rank.stream().synchronize();
+      if (rank.rank() == 0) {
+        EXPECT_EQ(rank.communicator().status().code(), Code::Aborted);
+      }
+    });
+  }
+}
+
+TEST_F(CollectiveTest, RefusesArgumentsThatCannotBeRight) {
+  in_ranks(1, [](CollectiveRank& rank) {
+    PeerCommunicator& c = rank.communicator();
+    const StreamView s = rank.stream();
+    std::byte* data = rank.input();
+    EXPECT_THROW(c.all_reduce(data, data, 1, DType::Bool, ReduceOp::Average, s), Error);
+    EXPECT_THROW(c.all_reduce(data, data, 1, DType::Int32, ReduceOp::Sum, s, {2.0, 1.0}), Error);
+    EXPECT_THROW(c.all_reduce(data + 1, data, 1, DType::Float32, ReduceOp::Sum, s), Error);
+    EXPECT_THROW(c.broadcast(data, data, 1, DType::Float32, 1, s), Error);
+    EXPECT_THROW(c.send(data, 1, DType::Float32, 1, s), Error);
+    EXPECT_THROW(
+        c.all_reduce(data, data, 1 << 20, DType::Float32, ReduceOp::Sum, s, {}, Algorithm::Packets),
+        Error);
+    c.all_reduce(data, data, 0, DType::Float32, ReduceOp::Sum, s);
+  });
+}
+
+}  // namespace
+}  // namespace tersum::gpu
