@@ -68,6 +68,8 @@ class ExchangeState;
 class GradientExchange {
  public:
   GradientExchange(Communicator communicator, std::vector<Gradient> gradients,
+  /// Error InvalidArgument names the gradient or option that is wrong, OutOfMemory the gradient
+  /// that this machine has no room for.
                    const ExchangeOptions& options = {});
 
   /// Hands data[count] of gradient `key` over; it is replaced by the average (or sum) over ranks
