@@ -92,5 +92,6 @@ SettingValue setting_value(const Config& config, const std::string& variable);
 
 /// The settings that must agree, as "NAME=value" lines in table order: compared when ranks join.
 std::string agreement_text(const Config& config);
+/// Specs and rules are written out in full, so that all spellings of the same one agree.
 
 }  // namespace tersum
