@@ -85,6 +85,8 @@ TEST(Config, NamesTheNearestSettingForAnUnknownVariable) {
             "TERSUM_COMPRESOR: unknown setting; did you mean TERSUM_COMPRESSOR?");
   EXPECT_THAT(error_of({{"TERSUM_SLICES_BYTE", "1"}}),
               HasSubstr("did you mean TERSUM_SLICE_BYTES"));
+  EXPECT_THAT(error_of({{"TERSUM_compressor", "none"}}),
+              HasSubstr("did you mean TERSUM_COMPRESSOR?"));
 }
 
 TEST(Config, ReportsAllProblemsAtOnce) {
@@ -112,6 +114,7 @@ TEST(Config, NamesChoicesAndTheNearestOne) {
   EXPECT_EQ(error_of({{"TERSUM_ALGORITHM", "rign"}}),
             "TERSUM_ALGORITHM: \"rign\" is not allowed (did you mean ring?); allowed: choice, "
             "auto, direct, oneshot, twoshot, ring, halving, doubling");
+  EXPECT_THAT(error_of({{"TERSUM_ALGORITHM", "RING"}}), HasSubstr("did you mean ring?"));
 }
 
 TEST(Config, RefusesCompressorSpecsRulesAndEndpointsThatCannotBe) {
@@ -202,9 +205,6 @@ TEST(Config, ComparesExactlyTheSettingsThatMustAgree) {
   EXPECT_THAT(agreement_text(other), HasSubstr("TERSUM_SEED=9\n"));
 }
 
-TEST(Settings, RoundTripThroughTheEnvironment) {
-  for (const Setting& setting : settings()) {
-    EXPECT_FALSE(setting.help.empty()) << setting.variable;
 TEST(Config, ComparesWhatSpecsAndRulesMean) {
   const auto agreement = [](const std::string& spec, const std::string& rules) {
     Config config;
@@ -221,6 +221,9 @@ TEST(Config, ComparesWhatSpecsAndRulesMean) {
   EXPECT_THAT(agreement("nonesuch", ""), HasSubstr("TERSUM_COMPRESSOR=nonesuch\n"));
 }
 
+TEST(Settings, RoundTripThroughTheEnvironment) {
+  for (const Setting& setting : settings()) {
+    EXPECT_FALSE(setting.help.empty()) << setting.variable;
     EXPECT_FALSE(setting.allowed.empty()) << setting.variable;
     const SettingsEnvironment environment = {{setting.variable, setting.default_value}};
     const Config config = config_from(environment);
