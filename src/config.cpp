@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "compressors/text.hpp"
+#include "src/rethrow.hpp"
 #include "src/setting_kinds.hpp"
 
 namespace tersum {
@@ -69,7 +70,7 @@ const std::vector<SettingRow>& table() {
       {"TERSUM_COMPRESSOR_RULES", Kind::Rules, &Config::compressor_rules, true, 0, kRulesLength, {},
        "Compressors by gradient name; the first pattern that matches wins"},
       {"TERSUM_COMPRESS_MIN_BYTES", Kind::Bytes, &Config::compress_min_bytes, true, 0, 1024 * kGiB,
-       {}, "Smaller gradients are never compressed"},
+       {}, "Smaller gradients are not compressed unless their own spec says so"},
       {"TERSUM_BUCKET_BYTES", Kind::Bytes, &Config::bucket_bytes, true, 1, 1024 * kGiB, {},
        "Gradients are fused up to this size"},
       {"TERSUM_SLICE_BYTES", Kind::Bytes, &Config::slice_bytes, true, 64, kGiB, {},
@@ -194,11 +195,19 @@ Config config_from(const SettingsEnvironment& environment) {
 }
 
 Config Config::from_environment() {
-  return config_from(read_settings_environment());
+  try {
+    return config_from(read_settings_environment());
+  } catch (...) {
+    rethrow_as_error("the settings cannot be read");
+  }
 }
 
 void Config::validate() const {
-  throw_if_any(problems_of(*this));
+  try {
+    throw_if_any(problems_of(*this));
+  } catch (...) {
+    rethrow_as_error("the settings cannot be checked");
+  }
 }
 
 std::vector<Setting> settings() {
@@ -235,7 +244,7 @@ SettingValue setting_value(const Config& config, const std::string& variable) {
 std::string agreement_text(const Config& config) {
   std::string text;
   for (const SettingRow& row : table()) {
-    if (row.must_agree) text += std::string(row.variable) + "=" + value_text(row, config) + "\n";
+    if (row.must_agree) text += std::string(row.variable) + "=" + agreed_text(row, config) + "\n";
   }
   return text;
 }

@@ -128,7 +128,7 @@ std::string allowed_text(const SettingRow& row) {
       return "0 to " + std::to_string(std::numeric_limits<std::uint64_t>::max());
     case SettingKind::Bytes:
       return format_bytes(static_cast<std::uint64_t>(row.minimum)) + " to " +
-             format_bytes(static_cast<std::uint64_t>(row.maximum)) + " (suffixes K, M, G)";
+             format_bytes(static_cast<std::uint64_t>(row.maximum)) + " (suffixes K, M, G, T)";
     case SettingKind::Endpoint:
       return "host:port or [address]:port";
     case SettingKind::Spec:
@@ -153,6 +153,14 @@ std::string value_text(const SettingRow& row, const Config& config) {
   }
   if (is_number(row.kind)) return std::to_string(number_of(row, config));
   return config.*std::get<std::string Config::*>(row.member);
+}
+
+std::string agreed_text(const SettingRow& row, const Config& config) {
+  const std::string text = value_text(row, config);
+  if (!kind_problem(row.kind, text).empty()) return text;
+  if (row.kind == SettingKind::Spec) return make_compressor(text)->spec();
+  if (row.kind == SettingKind::Rules) return compressors::CompressorRules("none", text, 0).rules();
+  return text;
 }
 
 bool read_value(const SettingRow& row, const std::string& text, Config& config) {

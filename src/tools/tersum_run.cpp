@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "src/tools/run_job.hpp"
+#include "src/tools/standard_streams.hpp"
 #include "tersum/version.hpp"
 
 namespace {
@@ -24,7 +25,11 @@ std::pair<std::string, std::string> parse_variable(const std::string& text) {
   if (equals == std::string::npos || equals == 0) {
     throw CLI::ValidationError("--env", "'" + text + "' is not NAME=VALUE");
   }
-  return {text.substr(0, equals), text.substr(equals + 1)};
+  const std::string name = text.substr(0, equals);
+  if (tersum::tools::is_set_by_job(name)) {
+    throw CLI::ValidationError("--env", name + " is set by tersum-run, for each rank");
+  }
+  return {name, text.substr(equals + 1)};
 }
 
 /// Fills `options`, or says what is wrong (or what was asked for) and returns the exit code.
@@ -79,10 +84,12 @@ int parse(int count, char** arguments, tersum::tools::JobOptions& options) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  tersum::tools::open_standard_streams();
   tersum::tools::JobOptions options;
   try {
     const int code = parse(count, arguments, options);
-    return code >= 0 ? code : tersum::tools::run_job(options);
+    return code >= 0 ? tersum::tools::exit_code_after_output("tersum-run", code)
+                     : tersum::tools::run_job(options);
   } catch (const std::exception& error) {
     std::cerr << "tersum-run: " << error.what() << '\n';
     return 1;

@@ -85,6 +85,8 @@ TEST(Config, NamesTheNearestSettingForAnUnknownVariable) {
             "TERSUM_COMPRESOR: unknown setting; did you mean TERSUM_COMPRESSOR?");
   EXPECT_THAT(error_of({{"TERSUM_SLICES_BYTE", "1"}}),
               HasSubstr("did you mean TERSUM_SLICE_BYTES"));
+  EXPECT_THAT(error_of({{"TERSUM_compressor", "none"}}),
+              HasSubstr("did you mean TERSUM_COMPRESSOR?"));
 }
 
 TEST(Config, ReportsAllProblemsAtOnce) {
@@ -112,6 +114,7 @@ TEST(Config, NamesChoicesAndTheNearestOne) {
   EXPECT_EQ(error_of({{"TERSUM_ALGORITHM", "rign"}}),
             "TERSUM_ALGORITHM: \"rign\" is not allowed (did you mean ring?); allowed: choice, "
             "auto, direct, oneshot, twoshot, ring, halving, doubling");
+  EXPECT_THAT(error_of({{"TERSUM_ALGORITHM", "RING"}}), HasSubstr("did you mean ring?"));
 }
 
 TEST(Config, RefusesCompressorSpecsRulesAndEndpointsThatCannotBe) {
@@ -200,6 +203,22 @@ TEST(Config, ComparesExactlyTheSettingsThatMustAgree) {
   other.seed = 9;
   EXPECT_NE(agreement_text(other), agreement_text(Config{}));
   EXPECT_THAT(agreement_text(other), HasSubstr("TERSUM_SEED=9\n"));
+}
+
+TEST(Config, ComparesWhatSpecsAndRulesMean) {
+  const auto agreement = [](const std::string& spec, const std::string& rules) {
+    Config config;
+    config.compressor = spec;
+    config.compressor_rules = rules;
+    return agreement_text(config);
+  };
+  const std::string text = agreement("topk", "*.bias=none; fc*=qint+ef");
+  EXPECT_EQ(agreement(" topk : ratio=0.010", "*.bias = none;fc*=qint:block=512 +ef;"), text);
+  EXPECT_THAT(text, HasSubstr("TERSUM_COMPRESSOR=topk:ratio=0.01\n"));
+  EXPECT_NE(agreement("topk:ratio=0.02", "*.bias=none; fc*=qint+ef"), text);
+  EXPECT_NE(agreement("topk", "*.bias=none; fc*=qint"), text);
+  EXPECT_NE(agreement("topk", "fc*=qint+ef; *.bias=none"), text);  // the first that matches wins
+  EXPECT_THAT(agreement("nonesuch", ""), HasSubstr("TERSUM_COMPRESSOR=nonesuch\n"));
 }
 
 TEST(Settings, RoundTripThroughTheEnvironment) {
