@@ -1,0 +1,129 @@
+#include "collectives_cuda_options.hpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+#include "tersum/error.hpp"
+
+namespace tersum::gpu {
+
+void refuse(const std::string& what) {
+  throw Error(Code::InvalidArgument, what);
+}
+
+namespace {
+
+std::size_t parse_bytes(const std::string& text) {
+  char* end = nullptr;
+  std::size_t value = std::strtoull(text.c_str(), &end, 10);
+  if (*end == 'K') value <<= 10;
+  if (*end == 'M') value <<= 20;
+  if (*end == 'G') value <<= 30;
+  return value;
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+Algorithm parse_algorithm(const std::string& name) {
+  for (const Algorithm algorithm :
+       {Algorithm::Auto, Algorithm::Packets, Algorithm::PacketsTwoShot, Algorithm::Push,
+        Algorithm::PushTwoShot, Algorithm::CopyEngines}) {
+    if (to_string(algorithm) == name) return algorithm;
+  }
+  refuse("no algorithm " + name);
+}
+
+Variant parse_variant(const std::string& text) {
+  Variant variant;
+  const auto colon = text.find(':');
+  variant.name = text.substr(0, colon);
+  if (colon == std::string::npos) return variant;
+  for (const std::string& pair : split(text.substr(colon + 1), ',')) {
+    const auto equals = pair.find('=');
+    const std::string key = pair.substr(0, equals), value = pair.substr(equals + 1);
+    PeerSettings& settings = variant.settings;
+    const auto number = static_cast<int>(parse_bytes(value));
+    if (key == "algorithm") {
+      variant.algorithm = parse_algorithm(value);
+      settings.copy_engines = variant.algorithm == Algorithm::CopyEngines;
+    } else if (key == "early") {
+      settings.early_launch = number != 0;
+    } else if (key == "push_blocks") {
+      settings.push_blocks = number;
+    } else if (key == "push_lead") {
+      settings.push_lead = number;
+    } else if (key == "slot_bytes") {
+      settings.slot_bytes = parse_bytes(value);
+    } else if (key == "slots") {
+      settings.slots = number;
+    } else if (key == "slice_bytes") {
+      settings.slice_bytes = parse_bytes(value);
+    } else if (key == "slices") {
+      settings.slices = number;
+    } else if (key == "slice_blocks") {
+      settings.slice_blocks = number;
+    } else {
+      refuse("no setting " + key);
+    }
+  }
+  return variant;
+}
+
+DType parse_dtype(const std::string& name) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    if (to_string(static_cast<DType>(i)) == name) return static_cast<DType>(i);
+  }
+  refuse("no dtype " + name);
+}
+
+}  // namespace
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (name == "--eager") {
+      options.eager = true;
+      continue;
+    }
+    if (i + 1 == argc) refuse(name + " needs a value");
+    const std::string value = argv[++i];
+    if (name == "--ranks") {
+      options.ranks = std::atoi(value.c_str());
+    } else if (name == "--min") {
+      options.min_bytes = parse_bytes(value);
+    } else if (name == "--max") {
+      options.max_bytes = parse_bytes(value);
+    } else if (name == "--factor") {
+      options.factor = std::max(2, std::atoi(value.c_str()));
+    } else if (name == "--graph-ops") {
+      options.graph_ops = std::atoi(value.c_str());
+    } else if (name == "--repeats") {
+      options.repeats = std::atoi(value.c_str());
+    } else if (name == "--compare") {
+      options.nccl = value == "nccl";
+    } else if (name == "--nccl-library") {
+      options.nccl_library = value;
+    } else if (name == "--collectives") {
+      options.collectives = split(value, ',');
+    } else if (name == "--dtype") {
+      options.dtype = parse_dtype(value);
+    } else if (name == "--json") {
+      options.json = value;
+    } else if (name == "--variant") {
+      options.variants.push_back(parse_variant(value));
+    } else {
+      refuse("no option " + name);
+    }
+  }
+  if (options.variants.empty()) options.variants.emplace_back();
+  return options;
+}
+
+}  // namespace tersum::gpu
