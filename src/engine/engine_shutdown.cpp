@@ -91,13 +91,13 @@ void Engine::record_trace(const Operation& operation) noexcept {
   }
 }
 
-/// Rank 0 has everybody's spans after a good end; otherwise each rank writes what it has.
+/// Rank 0 has everybody's spans after a good end, and a job of one rank always has; otherwise each
+/// rank writes what it has.
 void Engine::write_trace(std::vector<std::vector<std::byte>>& blobs) noexcept {
   if (!tracing()) return;
   try {
-    const bool merged = !blobs.empty();
-    if (!control_) blobs.push_back(trace_->serialise({}));
-    if (merged)
+    if (!control_ && rank_ == 0) blobs.push_back(trace_->serialise({}));
+    if (!blobs.empty())
       write_merged_trace(options_.trace_directory, blobs);
     else if (!control_ || !job_failure_.is_ok() || rank_ == 0)
       write_rank_trace(options_.trace_directory, rank_, trace_->serialise({}));

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tersum/communicator.hpp"
 #include "tersum/error.hpp"
 
 namespace tersum {
@@ -218,6 +219,21 @@ TEST(Trace, RecordsScopes) {
   { const TraceSpan span(trace, "pool", "encode", "pool", {"k", 1, 2}); }
   EXPECT_EQ(trace.recorded_count(), 1u);
   EXPECT_GE(trace.now(), before);
+}
+
+TEST_F(TraceFiles, AJobOfOneRankWritesTheTimelineOfAllRanks) {
+  Config config;
+  config.rank = 0;
+  config.size = 1;
+  config.trace = directory_.string();
+  {
+    Communicator alone = Communicator::connect(config);
+    alone.barrier().wait();
+  }
+  EXPECT_FALSE(fs::exists(directory_ / "rank-0.json"));
+  const std::vector<json> found = events(read(directory_ / "timeline.json"));
+  ASSERT_FALSE(found.empty());
+  EXPECT_EQ(found.front()["process"], "rank 0");
 }
 
 TEST(Trace, LosesNothingWhenManyThreadsRecord) {
