@@ -81,7 +81,9 @@ Stage Work::stage() const {
 }
 
 void Work::on_complete(std::function<void(const Status&)> callback) const {
-  checked(state_).on_complete(std::move(callback));
+  WorkState& state = checked(state_);
+  if (!callback) throw Error(Code::InvalidArgument, "on_complete: the callback is empty");
+  state.on_complete(std::move(callback));
 }
 
 }  // namespace tersum

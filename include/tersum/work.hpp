@@ -40,7 +40,8 @@ class Work {
   Stage stage() const;
 
   /// Calls `callback` once, with the outcome, from the engine's thread (or at once, in this thread,
-  /// when the operation has ended already). The callback must not block and must not throw.
+  /// when the operation has ended already). The callback must not block and must not throw. Error
+  /// InvalidArgument if it is empty.
   void on_complete(std::function<void(const Status&)> callback) const;
 
  private:

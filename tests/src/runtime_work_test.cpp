@@ -27,6 +27,17 @@ TEST(Work, AnEmptyHandleRefusesEverything) {
   EXPECT_EQ(thrown_by([&] { work.on_complete([](const Status&) {}); }).code(), Code::InvalidState);
 }
 
+TEST(Work, RefusesAnEmptyCallbackAtTheCall) {
+  World world = make_world(2);
+  float values[2] = {1, 2};
+  const Work work = start(world[0], values[0]);
+  const std::function<void(const Status&)> empty;
+  EXPECT_EQ(thrown_by([&] { work.on_complete(nullptr); }).code(), Code::InvalidArgument);
+  EXPECT_TRUE(succeeds(start(world[1], values[1])));
+  EXPECT_TRUE(succeeds(work));
+  EXPECT_EQ(thrown_by([&] { work.on_complete(empty); }).code(), Code::InvalidArgument);
+}
+
 TEST(Work, IsPendingUntilTheLastRankHasCome) {
   World world = make_world(2);
   float values[2] = {1, 2};
