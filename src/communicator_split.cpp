@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "src/collectives/collectives.hpp"
+#include "src/rethrow.hpp"
 #include "src/session.hpp"
 
 namespace tersum {
@@ -16,7 +17,7 @@ struct SplitEntry {
 /// All ranks tell (color, key, an id for a group that this rank would be the first of); each forms
 /// its own group from that. Ids are never given twice, so splits of several communicators may
 /// overlap in time.
-Communicator Communicator::split(int color, int key) {
+Communicator Communicator::split(int color, int key) try {
   if (!state_)
     throw Error(Code::InvalidState,
                 "this Communicator is empty: get one from connect() or split()");
@@ -61,6 +62,8 @@ Communicator Communicator::split(int color, int key) {
                                        " has been the first of too many groups: split less often");
   auto group = std::make_shared<runtime::Group>(id, rank, std::move(members));
   return Communicator(std::make_shared<CommunicatorState>(state_->session, std::move(group)));
+} catch (...) {
+  rethrow_as_error("split");
 }
 
 }  // namespace tersum

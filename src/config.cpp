@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "compressors/text.hpp"
+#include "src/rethrow.hpp"
 #include "src/setting_kinds.hpp"
 
 namespace tersum {
@@ -194,11 +195,19 @@ Config config_from(const SettingsEnvironment& environment) {
 }
 
 Config Config::from_environment() {
-  return config_from(read_settings_environment());
+  try {
+    return config_from(read_settings_environment());
+  } catch (...) {
+    rethrow_as_error("the settings cannot be read");
+  }
 }
 
 void Config::validate() const {
-  throw_if_any(problems_of(*this));
+  try {
+    throw_if_any(problems_of(*this));
+  } catch (...) {
+    rethrow_as_error("the settings cannot be checked");
+  }
 }
 
 std::vector<Setting> settings() {

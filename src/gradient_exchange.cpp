@@ -1,9 +1,16 @@
 #include "tersum/gradient_exchange.hpp"
 
+#include <sys/sysinfo.h>
+
+#include <limits>
+
 #include "src/exchange/exchange_state.hpp"
+#include "src/rethrow.hpp"
 
 namespace tersum {
 namespace {
+
+constexpr std::size_t kMostElements = std::size_t{1} << 48;
 
 void check_stream(Stream stream) {
   if (stream.handle != nullptr)
@@ -11,28 +18,62 @@ void check_stream(Stream stream) {
                 "streams belong to device memory, which this build has no support for");
 }
 
+/// Memory and swap space of this machine.
+std::uint64_t machine_bytes() noexcept {
+  struct sysinfo info {};
+  if (::sysinfo(&info) != 0) return std::numeric_limits<std::uint64_t>::max();
+  return (std::uint64_t{info.totalram} + info.totalswap) * info.mem_unit;
+}
+
+/// Every gradient's result is staged in memory: what no memory can hold is refused before time is
+/// spent on its plan.
+void check_sizes(const std::vector<Gradient>& gradients) {
+  const std::uint64_t memory = machine_bytes();
+  std::uint64_t total = 0;
+  for (const Gradient& gradient : gradients) {
+    if (gradient.count > kMostElements)
+      throw Error(Code::InvalidArgument, "gradient " + gradient.key + " has " +
+                                             std::to_string(gradient.count) +
+                                             " elements: beyond any memory");
+    const std::uint64_t bytes = gradient.count * element_bytes(gradient.dtype);
+    if (bytes > memory - total)
+      throw Error(Code::OutOfMemory, "gradient " + gradient.key + " has " + std::to_string(bytes) +
+                                         " bytes, those before it " + std::to_string(total) +
+                                         "; this machine has " + std::to_string(memory) +
+                                         " bytes of memory and swap space");
+    total += bytes;
+  }
+}
+
 }  // namespace
 
 GradientExchange::GradientExchange(Communicator communicator, std::vector<Gradient> gradients,
-                                   const ExchangeOptions& options) {
+                                   const ExchangeOptions& options) try {
   if (!communicator.valid())
     throw Error(Code::InvalidState, "a gradient exchange needs a connected communicator");
+  check_sizes(gradients);
   auto state = std::make_shared<ExchangeState>(communicator, std::move(gradients), options);
   state->agree(std::move(communicator));
   // Slices in flight hold the state too, so the end of the last handle must end them.
   ExchangeState* const shared = state.get();
   state_ = std::shared_ptr<ExchangeState>(
       shared, [owner = std::move(state)](ExchangeState*) { owner->close(); });
+} catch (...) {
+  rethrow_as_error("a gradient exchange cannot be made");
 }
 
-Work GradientExchange::submit(std::string_view key, void* data, Stream stream) {
+Work GradientExchange::submit(std::string_view key, void* data, Stream stream) try {
   check_stream(stream);
   return state_->submit(state_->index_of(key), data);
+} catch (...) {
+  rethrow_as_error("submit");
 }
 
-Work GradientExchange::submit(std::size_t index, void* data, Stream stream) {
+Work GradientExchange::submit(std::size_t index, void* data, Stream stream) try {
   check_stream(stream);
   return state_->submit(index, data);
+} catch (...) {
+  rethrow_as_error("submit");
 }
 
 void GradientExchange::wait(std::string_view key) {
@@ -50,11 +91,13 @@ void GradientExchange::commit() {
 void GradientExchange::rollback() {
   state_->rollback();
 }
-std::vector<std::byte> GradientExchange::save() const {
-  return state_->save();
+std::vector<std::byte> GradientExchange::save() const try { return state_->save(); } catch (...) {
+  rethrow_as_error("save");
 }
-void GradientExchange::load(std::span<const std::byte> bytes) {
+void GradientExchange::load(std::span<const std::byte> bytes) try {
   state_->load(bytes);
+} catch (...) {
+  rethrow_as_error("load");
 }
 std::uint64_t GradientExchange::plan_hash() const {
   return state_->plan().hash;
@@ -63,7 +106,7 @@ ExchangeStatistics GradientExchange::statistics() const {
   return state_->statistics();
 }
 
-std::vector<SliceReport> GradientExchange::plan() const {
+std::vector<SliceReport> GradientExchange::plan() const try {
   std::vector<SliceReport> reports;
   for (const auto& slice : state_->plan().slices) {
     SliceReport report;
@@ -77,6 +120,8 @@ std::vector<SliceReport> GradientExchange::plan() const {
     reports.push_back(std::move(report));
   }
   return reports;
+} catch (...) {
+  rethrow_as_error("plan");
 }
 
 }  // namespace tersum

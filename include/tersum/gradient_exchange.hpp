@@ -67,6 +67,8 @@ class ExchangeState;
 /// shared handle; the communicator must be valid when it is made.
 class GradientExchange {
  public:
+  /// Error InvalidArgument names the gradient or option that is wrong, OutOfMemory the gradient
+  /// that this machine has no room for.
   GradientExchange(Communicator communicator, std::vector<Gradient> gradients,
                    const ExchangeOptions& options = {});
 
