@@ -35,6 +35,10 @@ constexpr std::size_t kMaxBacklogBytes = 1u << 20;  // then ranks wait for the r
 constexpr int kInterruptsToKill = 3;
 constexpr std::size_t kReadBytes = 16384;
 constexpr int kReadsToEmptyPipe = 64;  // a pipe holds 1 MiB at most, unless made larger
+// What tells a rank who it is; Job::start() has the values in the same order.
+constexpr std::array<std::string_view, 7> kOwnVariables = {
+    "TERSUM_RANK", "TERSUM_SIZE",   "TERSUM_LOCAL_RANK", "TERSUM_LOCAL_SIZE",
+    "TERSUM_ROOT", "TERSUM_SECRET", "TERSUM_JOB"};
 constexpr std::array kForwarded = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
 [[noreturn]] void fail(const std::string& what) {
@@ -202,15 +206,13 @@ void Job::start(int rank, const std::string& job, const std::string& secret) {
   ChildOptions child;
   child.command = options_.command;
   child.environment = options_.environment;
-  const std::string size = std::to_string(options_.ranks);
-  child.environment.insert(child.environment.end(),
-                           {{"TERSUM_RANK", std::to_string(rank)},
-                            {"TERSUM_SIZE", size},
-                            {"TERSUM_LOCAL_RANK", std::to_string(rank)},
-                            {"TERSUM_LOCAL_SIZE", size},
-                            {"TERSUM_ROOT", "127.0.0.1:" + std::to_string(port_.port())},
-                            {"TERSUM_SECRET", secret},
-                            {"TERSUM_JOB", job}});
+  const std::string number = std::to_string(rank), size = std::to_string(options_.ranks);
+  const std::string root = "127.0.0.1:" + std::to_string(port_.port());
+  const std::array<std::string, kOwnVariables.size()> values = {number, size,   number, size,
+                                                                root,   secret, job};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    child.environment.emplace_back(kOwnVariables[i], values[i]);
+  }
   if (!shared_memory_.path().empty()) child.defaults = {{"UCX_POSIX_DIR", shared_memory_.path()}};
   // Ranks run in the background of a terminal, where reading from it would stop them.
   child.inherit_stdin = rank == 0 && ::isatty(STDIN_FILENO) != 1;
@@ -381,6 +383,10 @@ bool Job::groups_left() {
 }
 
 }  // namespace
+
+bool is_set_by_job(std::string_view variable) noexcept {
+  return std::ranges::find(kOwnVariables, variable) != kOwnVariables.end();
+}
 
 int run_job(const JobOptions& options) {
   return Job(options).run();

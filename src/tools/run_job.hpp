@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,9 @@ struct JobOptions {
   bool prefix = true;
   std::chrono::milliseconds grace{800};  ///< from the first failure until the others are ended
 };
+
+/// True if run_job() gives every rank a value of its own making for this variable.
+bool is_set_by_job(std::string_view variable) noexcept;
 
 /// Runs the job and returns the exit code of tersum-run: 0, or the code of the first rank that
 /// failed (128 + signal if one ended it), or 127 (126) if the program does not exist (cannot be

@@ -24,7 +24,11 @@ std::pair<std::string, std::string> parse_variable(const std::string& text) {
   if (equals == std::string::npos || equals == 0) {
     throw CLI::ValidationError("--env", "'" + text + "' is not NAME=VALUE");
   }
-  return {text.substr(0, equals), text.substr(equals + 1)};
+  const std::string name = text.substr(0, equals);
+  if (tersum::tools::is_set_by_job(name)) {
+    throw CLI::ValidationError("--env", name + " is set by tersum-run, for each rank");
+  }
+  return {name, text.substr(equals + 1)};
 }
 
 /// Fills `options`, or says what is wrong (or what was asked for) and returns the exit code.

@@ -213,6 +213,7 @@ TEST(TersumRun, ExplainsWrongUse) {
     EXPECT_EQ(run.finish(), 2);
     EXPECT_THAT(run.err(), Not(""));
   }
+        {"-n", "1", "--env", "TERSUM_RANK=5", "--", "true"},
   Process help({"--help"});
   EXPECT_EQ(help.finish(), 0);
   EXPECT_THAT(help.out(), AllOf(HasSubstr("--timeout-kill"), HasSubstr("TERSUM_RANK")));
