@@ -8,6 +8,7 @@
 #include "perf/options.hpp"
 #include "perf/sweep.hpp"
 #include "src/tools/run_job.hpp"
+#include "src/tools/standard_streams.hpp"
 #include "tersum/communicator.hpp"
 #include "transport/launch.hpp"
 
@@ -39,9 +40,8 @@ void complain(int rank, std::string what) {
   std::fprintf(stderr, "tersum-perf: rank %d: %s\n", rank, what.c_str());
 }
 
-}  // namespace
-
-int main(int count, char** argument_array) {
+/// The exit code, but for output that could not be written.
+int run(int count, char** argument_array) {
   const std::vector<std::string> arguments(argument_array + 1, argument_array + count);
   int rank = 0;
   try {
@@ -66,4 +66,11 @@ int main(int count, char** argument_array) {
     complain(rank, error.what());
     return 1;
   }
+}
+
+}  // namespace
+
+int main(int count, char** argument_array) {
+  tersum::tools::open_standard_streams();
+  return tersum::tools::exit_code_after_output("tersum-perf", run(count, argument_array));
 }

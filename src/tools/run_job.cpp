@@ -131,6 +131,7 @@ class Job {
   bool any_running() const;
   bool groups_left();
   void drain_streams();
+  void write_backlog();
   void say(const std::string& text) { error_.add("tersum-run: " + text + "\n"); }
 
   const JobOptions& options_;
@@ -170,8 +171,17 @@ int Job::run() {
   }
   drain_streams();
   next_stage_.reset();
-  while (output_.backlog_bytes() + error_.backlog_bytes() > 0) turn(false);
+  write_backlog();
+  if (output_.error() != 0 && exit_code_ == 0) {
+    exit_code_ = 1;
+    say(std::string("cannot write the standard output: ") + std::strerror(output_.error()));
+    write_backlog();
+  }
   return exit_code_;
+}
+
+void Job::write_backlog() {
+  while (output_.backlog_bytes() + error_.backlog_bytes() > 0) turn(false);
 }
 
 void Job::take_over_signals() {

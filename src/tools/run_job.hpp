@@ -22,8 +22,9 @@ bool is_set_by_job(std::string_view variable) noexcept;
 
 /// Runs the job and returns the exit code of tersum-run: 0, or the code of the first rank that
 /// failed (128 + signal if one ended it), or 127 (126) if the program does not exist (cannot be
-/// run). When it returns no process of the job is left. Call it once in a process without threads:
-/// it takes over its signals and its children.
+/// run); 1 if all went well but output of the ranks could not be written. When it returns no
+/// process of the job is left. Call it once in a process without threads: it takes over its signals
+/// and its children.
 int run_job(const JobOptions& options);
 
 }  // namespace tersum::tools

@@ -52,7 +52,7 @@ std::string LinePrefixer::finish() {
 }
 
 void OutputSink::add(std::string_view text) {
-  if (!reader_gone_) queue_ += text;
+  if (!closed_) queue_ += text;
 }
 
 void OutputSink::write_some() {
@@ -62,7 +62,8 @@ void OutputSink::write_some() {
   if (written >= 0) {
     written_ += static_cast<std::size_t>(written);
   } else if (errno != EAGAIN && errno != EINTR) {
-    reader_gone_ = true;
+    closed_ = true;
+    error_ = errno == EPIPE ? 0 : errno;
     drop();
   }
   if (written_ == queue_.size() || written_ > kMaxLineBytes) {

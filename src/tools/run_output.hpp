@@ -27,7 +27,7 @@ class LinePrefixer {
 };
 
 /// Writes to a descriptor shared with others without ever blocking on a slow reader. If the reader
-/// is gone, output is dropped.
+/// is gone, or output cannot be written for another reason, it is dropped.
 class OutputSink {
  public:
   explicit OutputSink(int descriptor) : descriptor_(descriptor) {}
@@ -37,6 +37,8 @@ class OutputSink {
   std::size_t backlog_bytes() const noexcept { return queue_.size() - written_; }
   /// Call when poll() says that the descriptor is writable: writes no more than surely fits.
   void write_some();
+  /// Why output was dropped (an errno), other than for want of a reader; 0: it was not.
+  int error() const noexcept { return error_; }
   /// Forgets what is queued.
   void drop() noexcept;
 
@@ -44,7 +46,8 @@ class OutputSink {
   int descriptor_;
   std::string queue_;
   std::size_t written_ = 0;
-  bool reader_gone_ = false;
+  bool closed_ = false;
+  int error_ = 0;
 };
 
 }  // namespace tersum::tools

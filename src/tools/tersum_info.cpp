@@ -17,6 +17,7 @@
 #include "cuda/device.hpp"
 #endif
 #include "src/config.hpp"
+#include "src/tools/standard_streams.hpp"
 #include "tersum/compressor.hpp"
 #include "tersum/config.hpp"
 #include "tersum/version.hpp"
@@ -256,16 +257,17 @@ void print_markdown(const ordered_json& info) {
   std::printf("<!-- compressors:end -->\n");
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+/// The exit code, but for output that could not be written.
+int run(int argc, char** argv) {
   bool as_json = false;
   bool as_markdown = false;
   CLI::App app("Shows this build of Tersum, what the machine offers, and every setting.");
   auto* json_flag = app.add_flag("--json", as_json, "Print one JSON document");
   app.add_flag("--markdown", as_markdown, "Print the tables of settings and compressors")
       ->excludes(json_flag);
-  app.footer("Exit status: 0; 1 if a TERSUM_* variable is wrong (everything else is still shown).");
+  app.footer(
+      "Exit status: 0; 1 if a TERSUM_* variable is wrong (everything else is still shown) or the\n"
+      "output cannot be written.");
   CLI11_PARSE(app, argc, argv);
   try {
     const tersum::SettingsEnvironment environment = tersum::read_settings_environment();
@@ -288,4 +290,11 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "tersum-info: %s\n", error.what());
     return 1;
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  tersum::tools::open_standard_streams();
+  return tersum::tools::exit_code_after_output("tersum-info", run(argc, argv));
 }

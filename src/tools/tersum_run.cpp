@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "src/tools/run_job.hpp"
+#include "src/tools/standard_streams.hpp"
 #include "tersum/version.hpp"
 
 namespace {
@@ -83,10 +84,12 @@ int parse(int count, char** arguments, tersum::tools::JobOptions& options) {
 }  // namespace
 
 int main(int count, char** arguments) {
+  tersum::tools::open_standard_streams();
   tersum::tools::JobOptions options;
   try {
     const int code = parse(count, arguments, options);
-    return code >= 0 ? code : tersum::tools::run_job(options);
+    return code >= 0 ? tersum::tools::exit_code_after_output("tersum-run", code)
+                     : tersum::tools::run_job(options);
   } catch (const std::exception& error) {
     std::cerr << "tersum-run: " << error.what() << '\n';
     return 1;

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <set>
@@ -27,10 +28,12 @@ using ::testing::UnorderedElementsAre;
 
 constexpr auto kPatience = 60s;  // never reached by a launcher that works
 
-/// tersum-run with some arguments, its standard streams being pipes.
+/// tersum-run with some arguments, its standard streams being pipes, but for those that are closed
+/// and an output that goes to a file.
 class Process {
  public:
-  explicit Process(std::vector<std::string> arguments) {
+  explicit Process(std::vector<std::string> arguments, const std::vector<int>& closed = {},
+                   const char* output_file = nullptr) {
     arguments.insert(arguments.begin(), TERSUM_RUN);
     std::array<std::array<int, 2>, 3> pipes;
     for (auto& pipe : pipes) EXPECT_EQ(::pipe2(pipe.data(), O_CLOEXEC), 0);
@@ -42,6 +45,8 @@ class Process {
       ::dup2(pipes[0][0], 0);
       ::dup2(pipes[1][1], 1);
       ::dup2(pipes[2][1], 2);
+      if (output_file != nullptr) ::dup2(::open(output_file, O_WRONLY | O_CLOEXEC), 1);
+      for (const int descriptor : closed) ::close(descriptor);
       ::execv(pointers[0], pointers.data());
       ::_exit(99);
     }
@@ -208,15 +213,54 @@ TEST(TersumRun, ExplainsWrongUse) {
         {"-n", "x", "--", "true"},
         {"--", "true"},
         {"-n", "1", "--env", "A", "--", "true"},
+        {"-n", "1", "--env", "TERSUM_RANK=5", "--", "true"},
         {"-n", "1", "--timeout-kill", "-5", "--", "true"}}) {
     Process run(wrong);
     EXPECT_EQ(run.finish(), 2);
     EXPECT_THAT(run.err(), Not(""));
   }
-        {"-n", "1", "--env", "TERSUM_RANK=5", "--", "true"},
   Process help({"--help"});
   EXPECT_EQ(help.finish(), 0);
   EXPECT_THAT(help.out(), AllOf(HasSubstr("--timeout-kill"), HasSubstr("TERSUM_RANK")));
+}
+
+TEST(TersumRun, RefusesVariablesThatItSetsItself) {
+  for (const std::string name :
+       {"RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "ROOT", "SECRET", "JOB"}) {
+    Process run(sh(1, "echo started", {"--env", "TERSUM_" + name + "=5"}));
+    EXPECT_EQ(run.finish(), 2);
+    EXPECT_THAT(run.err(), HasSubstr("TERSUM_" + name + " is set by tersum-run"));
+    EXPECT_EQ(run.out(), "");
+  }
+  Process other(sh(1, "echo $TERSUM_THREADS", {"--env", "TERSUM_THREADS=2"}));
+  EXPECT_EQ(other.finish(), 0);
+  EXPECT_EQ(other.out(), "[0] 2\n");
+}
+
+TEST(TersumRun, RunsWithoutStandardDescriptors) {
+  for (const std::vector<int>& closed :
+       {std::vector<int>{0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}, {0, 1, 2}}) {
+    Process run(sh(2, "read line && exit 9; echo out; echo err >&2; exit 3"), closed);
+    run.close_input();
+    EXPECT_EQ(run.finish(), 3);
+    const auto is_open = [&](int descriptor) {
+      return std::find(closed.begin(), closed.end(), descriptor) == closed.end();
+    };
+    EXPECT_THAT(run.out(), is_open(1) ? HasSubstr("] out\n") : HasSubstr(""));
+    EXPECT_THAT(run.err(), is_open(2) ? HasSubstr("] err\n") : HasSubstr(""));
+  }
+}
+
+TEST(TersumRun, SaysThatOutputCouldNotBeWritten) {
+  if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full";
+  Process run(sh(2, "echo lost"), {}, "/dev/full");
+  EXPECT_EQ(run.finish(), 1);
+  EXPECT_THAT(run.err(), HasSubstr("cannot write the standard output: No space left"));
+  Process failing(sh(2, "echo lost; exit 3"), {}, "/dev/full");
+  EXPECT_EQ(failing.finish(), 3);
+  Process help({"--help"}, {}, "/dev/full");
+  EXPECT_EQ(help.finish(), 1);
+  EXPECT_THAT(help.err(), HasSubstr("cannot write the standard output"));
 }
 
 TEST(TersumRun, NamesAProgramThatIsNotFound) {
