@@ -124,7 +124,11 @@ void interpret(const Words& words, Options& options) {
   }
   if (words.only_out_of_place) refuse("a gradient exchange is always in place");
   options.out_of_place = false;
-  make_compressor(options.compressor);  // says what is wrong with it
+  const auto compressor = make_compressor(options.compressor);  // says what is wrong with it
+  if (options.dtype == DType::Float64 && compressor->traits().name != "none") {
+    refuse("--compressor " + options.compressor + " works on --dtype fp32, fp16 and bf16, not " +
+           words.dtype);
+  }
 }
 
 std::string one_line(std::string text) {

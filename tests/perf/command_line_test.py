@@ -60,6 +60,28 @@ class CommandLine(unittest.TestCase):
         self.refused("allreduce", "--compressor", "none", "--dtype", "int32", says=["--compressor", "int32"])
         self.refused("allreduce", "--compressor", "none", "--op", "max", says=["--compressor", "max"])
 
+    def test_compressors_work_on_what_they_are_made_for(self):
+        for dtype in ("fp64", "double"):
+            self.refused("allreduce", "-n", "2", "--compressor", "topk", "--dtype", dtype,
+                         says=["--compressor topk", "fp32, fp16 and bf16", dtype])
+        process = run(TERSUM_PERF, "allreduce", "--compressor", "none", "--dtype", "fp64", *QUICK)
+        self.assertEqual(process.returncode, 0, process.stderr)
+
+    def test_output_that_cannot_be_written(self):
+        for arguments in (["allreduce", *QUICK], ["allreduce", "-n", "2", *QUICK], ["--help"]):
+            with self.subTest(arguments=arguments), open("/dev/full", "w", encoding="utf-8") as full:
+                process = subprocess.run([TERSUM_PERF, *arguments], env=environment("shm"), stdin=subprocess.DEVNULL,
+                                         stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+                self.assertEqual(process.returncode, 1, process.stderr)
+                self.assertIn("cannot write the standard output", process.stderr)
+
+    def test_runs_without_standard_descriptors(self):
+        for closed in ("<&-", ">&-", "<&- >&-", "<&- >&- 2>&-"):
+            with self.subTest(closed=closed):
+                script = f'exec "$0" "$@" {closed}'
+                process = run("sh", "-c", script, TERSUM_PERF, "allreduce", "-n", "2", *QUICK)
+                self.assertEqual(process.returncode, 0, process.stderr)
+
     def test_ranks_that_do_not_fit(self):
         self.refused("sendrecv", says=["at least 2 ranks"])
         self.refused("reduce", "--root", "1", says=["--root 1", "0"])
