@@ -62,4 +62,12 @@ std::shared_ptr<const Compressor> CompressorRules::choose(
   return default_;
 }
 
+std::string CompressorRules::rules() const {
+  std::string text;
+  for (const Rule& rule : rules_) {
+    text += (text.empty() ? "" : "; ") + rule.glob + "=" + rule.compressor->spec();
+  }
+  return text;
+}
+
 }  // namespace tersum::compressors

@@ -28,6 +28,9 @@ class CompressorRules {
   std::shared_ptr<const Compressor> choose(std::string_view key, std::size_t count, DType dtype,
                                            const std::optional<std::string>& explicit_spec) const;
 
+  /// The rules with canonical specs: the same text for all spellings of the same rules.
+  std::string rules() const;
+
  private:
   struct Rule {
     std::string glob;

@@ -244,7 +244,7 @@ SettingValue setting_value(const Config& config, const std::string& variable) {
 std::string agreement_text(const Config& config) {
   std::string text;
   for (const SettingRow& row : table()) {
-    if (row.must_agree) text += std::string(row.variable) + "=" + value_text(row, config) + "\n";
+    if (row.must_agree) text += std::string(row.variable) + "=" + agreed_text(row, config) + "\n";
   }
   return text;
 }

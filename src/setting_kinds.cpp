@@ -155,6 +155,14 @@ std::string value_text(const SettingRow& row, const Config& config) {
   return config.*std::get<std::string Config::*>(row.member);
 }
 
+std::string agreed_text(const SettingRow& row, const Config& config) {
+  const std::string text = value_text(row, config);
+  if (!kind_problem(row.kind, text).empty()) return text;
+  if (row.kind == SettingKind::Spec) return make_compressor(text)->spec();
+  if (row.kind == SettingKind::Rules) return compressors::CompressorRules("none", text, 0).rules();
+  return text;
+}
+
 bool read_value(const SettingRow& row, const std::string& text, Config& config) {
   if (row.kind == SettingKind::Bytes) {
     return parse_bytes(text, config.*std::get<std::uint64_t Config::*>(row.member));

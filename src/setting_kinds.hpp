@@ -53,6 +53,10 @@ std::string allowed_text(const SettingRow& row);
 /// The value of `row` in `config`, as it would be written in the environment (the secret too).
 std::string value_text(const SettingRow& row, const Config& config);
 
+/// The same in one spelling for all values that mean the same, for comparing: specs have all their
+/// parameters. A value that is not allowed stays as it is.
+std::string agreed_text(const SettingRow& row, const Config& config);
+
 /// Sets the member of `row` from `text`. False, and nothing is changed, if it cannot be read.
 bool read_value(const SettingRow& row, const std::string& text, Config& config);
 

@@ -91,6 +91,7 @@ struct SettingValue {
 SettingValue setting_value(const Config& config, const std::string& variable);
 
 /// The settings that must agree, as "NAME=value" lines in table order: compared when ranks join.
+/// Specs and rules are written out in full, so that all spellings of the same one agree.
 std::string agreement_text(const Config& config);
 
 }  // namespace tersum

@@ -202,6 +202,22 @@ TEST(Config, ComparesExactlyTheSettingsThatMustAgree) {
   EXPECT_THAT(agreement_text(other), HasSubstr("TERSUM_SEED=9\n"));
 }
 
+TEST(Config, ComparesWhatSpecsAndRulesMean) {
+  const auto agreement = [](const std::string& spec, const std::string& rules) {
+    Config config;
+    config.compressor = spec;
+    config.compressor_rules = rules;
+    return agreement_text(config);
+  };
+  const std::string text = agreement("topk", "*.bias=none; fc*=qint+ef");
+  EXPECT_EQ(agreement(" topk : ratio=0.010", "*.bias = none;fc*=qint:block=512 +ef;"), text);
+  EXPECT_THAT(text, HasSubstr("TERSUM_COMPRESSOR=topk:ratio=0.01\n"));
+  EXPECT_NE(agreement("topk:ratio=0.02", "*.bias=none; fc*=qint+ef"), text);
+  EXPECT_NE(agreement("topk", "*.bias=none; fc*=qint"), text);
+  EXPECT_NE(agreement("topk", "fc*=qint+ef; *.bias=none"), text);  // the first that matches wins
+  EXPECT_THAT(agreement("nonesuch", ""), HasSubstr("TERSUM_COMPRESSOR=nonesuch\n"));
+}
+
 TEST(Settings, RoundTripThroughTheEnvironment) {
   for (const Setting& setting : settings()) {
     EXPECT_FALSE(setting.help.empty()) << setting.variable;
