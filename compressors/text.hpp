@@ -13,8 +13,8 @@ std::string_view trim(std::string_view text) noexcept;
 /// The pieces of `text` between `separator`s, trimmed; one piece more than there are separators.
 std::vector<std::string_view> split(std::string_view text, char separator);
 
-/// The word of `words` with the smallest edit distance to `word` (the first one on ties); empty if
-/// `words` is.
+/// The word of `words` with the smallest edit distance to `word`, whatever their case (the first
+/// one on ties); empty if `words` is.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& words);
 
 /// " (did you mean 'x'?)", or "" if `words` is empty: the end of an error message.

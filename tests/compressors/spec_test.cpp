@@ -46,6 +46,8 @@ TEST(Spec, CanonicalFormNamesAllParametersAndOrdersDecorators) {
 
 TEST(Spec, MistakesNameTheNearestRightWord) {
   EXPECT_THAT(refusal("topkk"), AllOf(HasSubstr("topkk"), HasSubstr("did you mean 'topk'")));
+  EXPECT_THAT(refusal("TOPK"), HasSubstr("did you mean 'topk'"));
+  EXPECT_THAT(refusal("sign+EF"), HasSubstr("did you mean 'ef'"));
   EXPECT_THAT(refusal("qint:bit=4"), AllOf(HasSubstr("'bit'"), HasSubstr("did you mean 'bits'")));
   EXPECT_THAT(refusal("qint:rounding=nearst"), HasSubstr("did you mean 'nearest'"));
   EXPECT_THAT(refusal("sign+eff"), AllOf(HasSubstr("+eff"), HasSubstr("did you mean 'ef'")));

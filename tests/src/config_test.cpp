@@ -85,6 +85,8 @@ TEST(Config, NamesTheNearestSettingForAnUnknownVariable) {
             "TERSUM_COMPRESOR: unknown setting; did you mean TERSUM_COMPRESSOR?");
   EXPECT_THAT(error_of({{"TERSUM_SLICES_BYTE", "1"}}),
               HasSubstr("did you mean TERSUM_SLICE_BYTES"));
+  EXPECT_THAT(error_of({{"TERSUM_compressor", "none"}}),
+              HasSubstr("did you mean TERSUM_COMPRESSOR?"));
 }
 
 TEST(Config, ReportsAllProblemsAtOnce) {
@@ -112,6 +114,7 @@ TEST(Config, NamesChoicesAndTheNearestOne) {
   EXPECT_EQ(error_of({{"TERSUM_ALGORITHM", "rign"}}),
             "TERSUM_ALGORITHM: \"rign\" is not allowed (did you mean ring?); allowed: choice, "
             "auto, direct, oneshot, twoshot, ring, halving, doubling");
+  EXPECT_THAT(error_of({{"TERSUM_ALGORITHM", "RING"}}), HasSubstr("did you mean ring?"));
 }
 
 TEST(Config, RefusesCompressorSpecsRulesAndEndpointsThatCannotBe) {
