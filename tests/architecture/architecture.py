@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-SOURCE_SUFFIXES = {".cpp", ".hpp", ".h", ".cu", ".cuh"}
+SOURCE_SUFFIXES = {".cpp", ".cc", ".c", ".hpp", ".h", ".cu", ".cuh", ".inc", ".inl", ".ipp"}
 HEADER_SUFFIXES = {".hpp", ".h", ".cuh"}
 LINES_OF_ANY_FILE = 500
 LINES_OF_PUBLIC_HEADER = 250
@@ -32,9 +32,13 @@ assert.h ctype.h errno.h float.h inttypes.h limits.h math.h signal.h stdarg.h st
 stdlib.h string.h time.h
 """.split())
 
-INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+# HWY_TARGET_INCLUDE names the file that hwy/foreach_target.h includes.
+INCLUDE = re.compile(r'^\s*(?:#|%:)\s*(?:include|include_next|import|define\s+HWY_TARGET_INCLUDE)\b\s*'
+                     r'(?:([<"])([^>"]+)[>"]|(\S.*))')
 ENVIRONMENT = re.compile(r"\b(?:getenv|secure_getenv|environ)\b")
-COMMENT = re.compile(r"//.*")
+# A literal, which may look like a comment inside, or a comment.
+TOKEN = re.compile(r'R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|'
+                   r'(?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))', re.S)
 CODE_SPAN = re.compile(r"`([^`]+)`")
 
 
@@ -137,7 +141,7 @@ def check_namespace(file, room, lines):
     for number, line in enumerate(lines, 1):
         if re.search(r"\bnamespace\s+(?:tersum::)?cuda\b", line):
             yield Violation(file, number, "namespace cuda inside ours hides ::cuda; it is called tersum::gpu")
-    if file.endswith(".h") or re.search(r"\bint main\(", text):
+    if file.endswith((".h", ".inc", ".inl", ".ipp")) or re.search(r"\bint main\(", text):
         return
     declared = re.findall(r"\bnamespace\s+(tersum[\w:]*)", text)
     if not declared and re.search(r"^\s*(?:class|struct|enum|template|namespace)\b|\)\s*(?:const\s*)?\{", text, re.M):
@@ -150,17 +154,36 @@ def check_namespace(file, room, lines):
             yield Violation(file, 1, f"room {room} declares things in namespace {name}; its own is tersum::{own}")
 
 
+def without_comments(text):
+    """The same lines with blanks in the place of comments."""
+    def blank(match):
+        comment = match.group("comment")
+        return match.group() if comment is None else " " + "\n" * comment.count("\n")
+    return TOKEN.sub(blank, text)
+
+
+def check_line(rules, root, file, line):
+    """What is wrong with the include in one line of code, or None."""
+    include = INCLUDE.match(line)
+    if not include:
+        return None
+    quote, header, macro = include.groups()
+    if macro:
+        return f"includes {macro.strip()}: name the file, so that rules can be held against it"
+    return check_include(rules, root, file, quote, header)
+
+
 def check_file(rules, root, path):
-    """All rules for one file of C++ or CUDA."""
+    """All rules for one file of C, C++ or CUDA."""
     file = path.relative_to(root).as_posix()
     room = file.split("/")[0]
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, 1):
-        include = INCLUDE.match(line)
-        problem = include and check_include(rules, root, file, *include.groups())
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    for number, line in enumerate(without_comments(text).splitlines(), 1):
+        problem = check_line(rules, root, file, line)
         if problem:
             yield Violation(file, number, problem)
-        elif ENVIRONMENT.search(COMMENT.sub("", line)) and room != "tests" and file not in rules.environment:
+        elif ENVIRONMENT.search(line) and room != "tests" and file not in rules.environment:
             yield Violation(file, number, "reads the environment; only " + ", ".join(rules.environment) + " may")
     if path.suffix in HEADER_SUFFIXES:
         yield from check_header(file, room, lines)

@@ -72,6 +72,40 @@ class BrokenTree(unittest.TestCase):
         self.add("scheduler/zz.cpp", '#include "plan.hpp"', "namespace tersum::scheduler {}", head="\n")
         self.assertIn("not relative to a room", "".join(self.news()))
 
+    def test_every_spelling_of_an_include_is_seen(self):
+        for line in ('#import "transport/transport.hpp"', '/**/#include "transport/transport.hpp"',
+                     '# /* a */ include/* b */"transport/transport.hpp"', '/*\n*/ #include "transport/transport.hpp"',
+                     '%:include "transport/transport.hpp"', '#define HWY_TARGET_INCLUDE "transport/transport.hpp"'):
+            with self.subTest(line=line):
+                self.add("scheduler/zz.hpp", line, "namespace tersum::scheduler {}")
+                self.assertEqual(len([n for n in self.news() if "of room transport" in n]), 1)
+
+    def test_what_is_no_include_is_not_taken_for_one(self):
+        self.add("scheduler/zz.hpp", '// #include "transport/transport.hpp"', "/*",
+                 '#include "transport/transport.hpp"', "*/", "namespace tersum::scheduler {",
+                 'constexpr auto kText = R"(\n#include_it "transport/transport.hpp"\n)";',
+                 'constexpr const char* kGlob = "/*";', '// #include MACRO', "}")
+        self.assertEqual(self.news(), [])
+
+    def test_an_include_behind_a_text_that_looks_like_a_comment_is_seen(self):
+        self.add("scheduler/zz.hpp", 'inline const char* kGlob = "/*"; inline const char kQuote = \'"\';',
+                 '#include "transport/transport.hpp"', "namespace tersum::scheduler {}")
+        self.assertIn("scheduler/zz.hpp:3: room scheduler must not include", "".join(self.news()))
+
+    def test_an_include_names_its_file(self):
+        self.add("scheduler/zz.hpp", "#define ELSEWHERE <unistd.h>", "#include ELSEWHERE",
+                 "namespace tersum::scheduler {}")
+        self.assertEqual([n.split(":")[:2] for n in self.news()], [["scheduler/zz.hpp", "3"]])
+        self.assertIn("includes ELSEWHERE", self.news()[0])
+
+    def test_files_of_all_kinds_of_code_are_seen(self):
+        for suffix in ("inc", "inl", "ipp", "cc", "c", "cu", "cuh"):
+            with self.subTest(suffix=suffix):
+                self.add(f"scheduler/zz.{suffix}", '#include "transport/transport.hpp"',
+                         "namespace tersum::scheduler {}")
+                self.assertEqual(len([n for n in self.news() if f"scheduler/zz.{suffix}:2: " in n]), 1)
+                (self.root / f"scheduler/zz.{suffix}").unlink()
+
     def test_headers_need_pragma_once_and_no_using_namespace(self):
         self.add("scheduler/zz.hpp", "using namespace std;", "namespace tersum::scheduler {}", head="")
         news = "\n".join(self.news())
