@@ -70,7 +70,7 @@ const std::vector<SettingRow>& table() {
       {"TERSUM_COMPRESSOR_RULES", Kind::Rules, &Config::compressor_rules, true, 0, kRulesLength, {},
        "Compressors by gradient name; the first pattern that matches wins"},
       {"TERSUM_COMPRESS_MIN_BYTES", Kind::Bytes, &Config::compress_min_bytes, true, 0, 1024 * kGiB,
-       {}, "Smaller gradients are never compressed"},
+       {}, "Smaller gradients are not compressed unless their own spec says so"},
       {"TERSUM_BUCKET_BYTES", Kind::Bytes, &Config::bucket_bytes, true, 1, 1024 * kGiB, {},
        "Gradients are fused up to this size"},
       {"TERSUM_SLICE_BYTES", Kind::Bytes, &Config::slice_bytes, true, 64, kGiB, {},

@@ -128,7 +128,7 @@ std::string allowed_text(const SettingRow& row) {
       return "0 to " + std::to_string(std::numeric_limits<std::uint64_t>::max());
     case SettingKind::Bytes:
       return format_bytes(static_cast<std::uint64_t>(row.minimum)) + " to " +
-             format_bytes(static_cast<std::uint64_t>(row.maximum)) + " (suffixes K, M, G)";
+             format_bytes(static_cast<std::uint64_t>(row.maximum)) + " (suffixes K, M, G, T)";
     case SettingKind::Endpoint:
       return "host:port or [address]:port";
     case SettingKind::Spec:

@@ -47,7 +47,8 @@ struct Config {
   std::string
       compressor_rules;  ///< TERSUM_COMPRESSOR_RULES: "*.bias=none; embed*=topk:ratio=0.001+ef"
   std::size_t compress_min_bytes =
-      4096;  ///< TERSUM_COMPRESS_MIN_BYTES: smaller gradients are never compressed
+      4096;  ///< TERSUM_COMPRESS_MIN_BYTES: smaller gradients are not compressed by rules or the
+             ///< general setting, only by a spec of their own
   std::size_t bucket_bytes =
       25u << 20;  ///< TERSUM_BUCKET_BYTES: gradients are fused up to this size
   std::size_t slice_bytes =

@@ -22,7 +22,8 @@ struct Gradient {
   DType dtype = DType::Float32;
   int position = 0;  ///< place in the forward pass: 0 is needed first and is the most urgent
   std::optional<std::string>
-      compressor;  ///< spec for this gradient; beats rules and the general setting
+      compressor;  ///< spec for this gradient; beats rules, the general setting and the size below
+                   ///< which nothing is compressed. Integers and fp64: none or "none" only
 };
 
 /// Settings of one exchange; members that are not set come from the communicator's Config.
