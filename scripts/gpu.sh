@@ -28,7 +28,8 @@ step() {  # step <name> <seconds> <command...>
 }
 
 step configure 300 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTERSUM_CUDA=ON -DTERSUM_BENCH=ON
-step build 3600 cmake --build "$build" --target cuda_test collectives_cuda compressors_cuda
+step build 3600 cmake --build "$build" --target \
+  cuda_test src_device_test collectives_cuda compressors_cuda tersum-perf
 if [ "$failed" -gt 0 ]; then
   echo "$passed passed, $failed failed"
   exit 1
@@ -40,6 +41,7 @@ fi
 } > "$results/machine.txt"
 
 step tests 900 "$build/tests/cuda/cuda_test" --gtest_output="json:$results/tests.json"
+step communicator_tests 300 "$build/tests/src/src_device_test" --gtest_output="json:$results/communicator_tests.json"
 
 nccl=${NCCL_LIBRARY:-$(python3 -c "import nvidia.nccl, os
 print(os.path.join(list(nvidia.nccl.__path__)[0], 'lib', 'libnccl.so.2'))" 2> /dev/null)}
@@ -55,6 +57,11 @@ for ranks in 2 4 8; do
   done
   step "others_x$ranks" 300 "${run[@]}" --json "$results/others_x$ranks.json" \
     --collectives reduce_scatter,all_gather,broadcast,reduce,all_to_all,send_receive
+done
+for ranks in 2 4; do
+  [ "$count" -ge "$ranks" ] || continue
+  step "communicators_x$ranks" 300 "$build/bench/perf/tersum-perf" allreduce -n "$ranks" --device cuda --graph \
+    --min 1K --max 256M --factor 4 --json "$results/communicators_x$ranks.json"
 done
 step compressors 600 "$build/bench/compressors_cuda"
 
