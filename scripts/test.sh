@@ -59,7 +59,9 @@ for preset in "${presets[@]}"; do
   echo "== $preset: test ($((built - started)) s to build)"
   report=$PWD/build/$preset/tests.xml
   rm -f "$report"
+  # A shared machine stalls for seconds now and then: what fails runs once more, and is named.
   "${wrapper[@]}" ctest --test-dir "build/$preset" -j "$jobs" --output-on-failure --no-tests=error \
+    --repeat until-pass:2 \
     --output-junit "$report" "${select[@]}" > "build/$preset/test.log" 2>&1
   status=$?
   counts=$(python3 scripts/count_tests.py "$report" "$status")
@@ -69,6 +71,8 @@ for preset in "${presets[@]}"; do
     grep -vE '^ *([0-9]+/[0-9]+ Test|Start) .*( Passed|: )' "build/$preset/test.log" | head -n 200
     echo "== $preset: all of it is in build/$preset/test.log"
   fi
+  sed -nE "s/^ +[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+).*\*\*\*(Failed|Timeout|Exception).*/== $preset: had to run again: \1/p" "build/$preset/test.log" |
+    sort -u
   echo "== $preset: $p passed, $f failed, $s skipped ($((SECONDS - built)) s)"
 done
 finish

@@ -51,7 +51,7 @@ void add_options(CLI::App& app, Options& options, Words& words) {
   app.add_option("collective", words.collective, collective_names())->required();
   app.add_option("-n,--ranks", options.ranks, "start that many ranks on this host")
       ->check(CLI::Range(1, 4096));
-  app.add_option("-b,--min", words.minimum, "smallest size in bytes (K, M, G)")
+  app.add_option("-b,--min", words.minimum, "smallest size in bytes (K, M, G, T)")
       ->capture_default_str();
   app.add_option("-e,--max", words.maximum, "largest size")->capture_default_str();
   app.add_option("-f,--factor", options.factor, "from one size to the next")
