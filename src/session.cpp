@@ -8,6 +8,7 @@
 #include <numeric>
 #include <thread>
 
+#include "src/rethrow.hpp"
 #include "transport/control.hpp"
 #include "transport/launch.hpp"
 #include "transport/loopback_transport.hpp"
@@ -140,7 +141,7 @@ runtime::DeviceCollectives& CommunicatorState::device() {
   return *device_;
 }
 
-Communicator Communicator::connect(const Config& config) {
+Communicator Communicator::connect(const Config& config) try {
   config.validate();
   const auto launch = transport::detect_launch(
       {config.rank, config.size, config.local_rank, config.local_size, config.root},
@@ -175,6 +176,8 @@ Communicator Communicator::connect(const Config& config) {
                                          std::move(data), std::move(control), launch.rank,
                                          addresses, Logger(config.log, launch.rank), trace);
   return world_of(config, launch.rank, launch.size, std::move(engine), std::move(trace));
+} catch (...) {
+  rethrow_as_error("connect");
 }
 
 std::vector<Communicator> make_local_world(int size, const Config& config,
