@@ -102,6 +102,14 @@ struct PeerCommunicator::State {
     return wanted;
   }
 
+  /// An exchange whose runs are set, of at most `bytes` each. Without a dtype bytes only move.
+  void carry_out(Exchange& exchange, std::optional<DType> dtype, std::uint64_t bytes,
+                 Algorithm wanted, StreamView stream) const {
+    const Algorithm algorithm = choose(wanted, bytes);
+    set_alignment(exchange, algorithm == Algorithm::Packets);
+    run(exchange, dtype ? *dtype : copy_type(exchange), algorithm, stream);
+  }
+
   // Copy engines push slices into the peer's staging memory; as each arrives it is added.
   void all_reduce_slices(const std::byte* input, std::byte* output, std::uint64_t bytes,
                          DType dtype, const Arithmetic& arithmetic, StreamView stream) const {
@@ -252,9 +260,7 @@ void PeerCommunicator::reduce_scatter(const void* input, void* output, std::size
     exchange.send[peer] = {static_cast<std::uint64_t>(peer) * bytes, bytes};
     exchange.place[peer] = {0, bytes};
   }
-  algorithm = state_->choose(algorithm, bytes);
-  set_alignment(exchange, algorithm == Algorithm::Packets);
-  state_->run(exchange, dtype, algorithm, stream);
+  state_->carry_out(exchange, dtype, bytes, algorithm, stream);
 }
 
 void PeerCommunicator::all_gather(const void* input, void* output, std::size_t count, DType dtype,
@@ -267,9 +273,7 @@ void PeerCommunicator::all_gather(const void* input, void* output, std::size_t c
     exchange.send[peer] = {0, bytes};
     exchange.place[peer] = {static_cast<std::uint64_t>(peer) * bytes, bytes};
   }
-  algorithm = state_->choose(algorithm, bytes);
-  set_alignment(exchange, algorithm == Algorithm::Packets);
-  state_->run(exchange, copy_type(exchange), algorithm, stream);
+  state_->carry_out(exchange, std::nullopt, bytes, algorithm, stream);
 }
 
 void PeerCommunicator::broadcast(const void* input, void* output, std::size_t count, DType dtype,
@@ -283,9 +287,7 @@ void PeerCommunicator::broadcast(const void* input, void* output, std::size_t co
     for (int peer = 0; peer < size(); ++peer) exchange.send[peer] = {0, bytes};
   }
   exchange.place[root] = {0, bytes};
-  algorithm = state_->choose(algorithm, bytes);
-  set_alignment(exchange, algorithm == Algorithm::Packets);
-  state_->run(exchange, copy_type(exchange), algorithm, stream);
+  state_->carry_out(exchange, std::nullopt, bytes, algorithm, stream);
 }
 
 void PeerCommunicator::reduce(const void* input, void* output, std::size_t count, DType dtype,
@@ -301,9 +303,7 @@ void PeerCommunicator::reduce(const void* input, void* output, std::size_t count
     exchange.combine = true;
     for (int peer = 0; peer < size(); ++peer) exchange.place[peer] = {0, bytes};
   }
-  algorithm = state_->choose(algorithm, bytes);
-  set_alignment(exchange, algorithm == Algorithm::Packets);
-  state_->run(exchange, dtype, algorithm, stream);
+  state_->carry_out(exchange, dtype, bytes, algorithm, stream);
 }
 
 void PeerCommunicator::all_to_all(const void* input, void* output, std::size_t count, DType dtype,
@@ -316,9 +316,7 @@ void PeerCommunicator::all_to_all(const void* input, void* output, std::size_t c
     exchange.send[peer] = {static_cast<std::uint64_t>(peer) * bytes, bytes};
     exchange.place[peer] = exchange.send[peer];
   }
-  algorithm = state_->choose(algorithm, bytes);
-  set_alignment(exchange, algorithm == Algorithm::Packets);
-  state_->run(exchange, copy_type(exchange), algorithm, stream);
+  state_->carry_out(exchange, std::nullopt, bytes, algorithm, stream);
 }
 
 void PeerCommunicator::send(const void* input, std::size_t count, DType dtype, int peer,
