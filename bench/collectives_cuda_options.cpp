@@ -67,12 +67,6 @@ Variant parse_variant(const std::string& text) {
       settings.slots = number;
     } else if (key == "slice_bytes") {
       settings.slice_bytes = parse_bytes(value);
-    } else if (key == "smallest_slice_bytes") {
-      settings.smallest_slice_bytes = parse_bytes(value);
-    } else if (key == "push_share") {
-      settings.push_share = std::strtod(value.c_str(), nullptr);
-    } else if (key == "push_share_blocks") {
-      settings.push_share_blocks = number;
     } else if (key == "slices") {
       settings.slices = number;
     } else if (key == "slice_blocks") {

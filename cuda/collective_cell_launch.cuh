@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include "cuda/collective_kernels.hpp"
 #include "cuda/collective_launch.cuh"
@@ -11,7 +12,7 @@ namespace tersum::gpu {
 
 /// Kernels of at most so many threads are always launched early: two of them, one of which waits,
 /// leave room for every other kernel.
-inline constexpr unsigned kSmallThreads = 8192;
+inline constexpr unsigned kSmallThreads = 16384;
 
 /// The shape of a launch.
 struct CellGrid {
@@ -82,38 +83,42 @@ PairExchange pair_exchange(const Group& group, const Exchange& exchange) {
   return pair;
 }
 
-template <class Cell, int kSpans>
-void launch_pair(const Group& group, const Exchange& exchange, DType dtype, StreamView stream) {
-  PairExchange pair = pair_exchange<Cell>(group, exchange);
-  const CellGrid grid = cell_grid<Cell, kSpans>(
-      std::max({pair.sent_bytes, pair.received_bytes, pair.kept_bytes}), group.cell_blocks);
-  pair.rounds = grid.rounds;
-  const bool early = group.early || grid.blocks * grid.threads <= kSmallThreads;
-  const auto go = [&](auto kernel) {
-    launch(kernel, grid.blocks, grid.threads, early, stream, pair);
-  };
-  if (!exchange.combine) {
-    return with_copy_type(dtype,
-                          [&]<class T>() { go(exchange_pair<Cell, T, false, true, kSpans>); });
+/// Calls function with the kernel of a pair that suits dtype and exchange.
+template <class Cell, int kSpans, bool kMany, class Function>
+void with_pair_kernel(DType dtype, bool combine, bool sum, Function&& function) {
+  if (!combine) {
+    return with_copy_type(
+        dtype, [&]<class T>() { function(exchange_pair<Cell, T, false, true, kSpans, kMany>); });
   }
   with_element_type(dtype, [&]<class T>() {
-    if (is_sum(exchange)) {
-      go(exchange_pair<Cell, T, true, true, kSpans>);
+    if (sum) {
+      function(exchange_pair<Cell, T, true, true, kSpans, kMany>);
     } else {
-      go(exchange_pair<Cell, T, true, false, kSpans>);
+      function(exchange_pair<Cell, T, true, false, kSpans, kMany>);
     }
   });
 }
 
 template <class Cell>
-void launch_cells(const Group& group, const Exchange& exchange, DType dtype, StreamView stream) {
-  if (group.size == 2) {
-    const std::uint64_t bytes = longest_run(group, exchange.send, exchange.place);
-    if (cell_grid<Cell, 1>(bytes, group.cell_blocks).rounds == 1) {
-      return launch_pair<Cell, 1>(group, exchange, dtype, stream);
-    }
-    return launch_pair<Cell, Cell::kSpans>(group, exchange, dtype, stream);
+void launch_pair(const Group& group, const Exchange& exchange, DType dtype, StreamView stream) {
+  PairExchange pair = pair_exchange<Cell>(group, exchange);
+  const std::uint64_t bytes = longest_run(group, exchange.send, exchange.place);
+  CellGrid grid = cell_grid<Cell, 1>(bytes, group.cell_blocks);
+  const bool early = group.early || grid.blocks * grid.threads <= kSmallThreads;
+  const auto go = [&](auto kernel) {
+    launch(kernel, grid.blocks, grid.threads, early, stream, pair);
+  };
+  if (grid.rounds == 1) {
+    return with_pair_kernel<Cell, 1, false>(dtype, exchange.combine, is_sum(exchange), go);
   }
+  grid = cell_grid<Cell, Cell::kSpans>(bytes, group.cell_blocks);
+  pair.rounds = grid.rounds;
+  with_pair_kernel<Cell, Cell::kSpans, true>(dtype, exchange.combine, is_sum(exchange), go);
+}
+
+template <class Cell>
+void launch_cells(const Group& group, const Exchange& exchange, DType dtype, StreamView stream) {
+  if (group.size == 2) return launch_pair<Cell>(group, exchange, dtype, stream);
   const CellGrid grid =
       cell_grid<Cell, 1>(longest_run(group, exchange.send, exchange.place), group.cell_blocks);
   with_element_type(dtype, [&]<class T>() {
@@ -138,15 +143,12 @@ void launch_cells_two_shot(const Group& group, const Exchange& exchange, DType d
 template <class Cell>
 void load_cell_kernels() {
   for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
-    with_copy_type(static_cast<DType>(dtype), []<class T>() {
-      load_kernel(exchange_pair<Cell, T, false, true, 1>);
-      load_kernel(exchange_pair<Cell, T, false, true, Cell::kSpans>);
-    });
+    const auto load = [](auto kernel) { load_kernel(kernel); };
+    for (const auto& [combine, sum] : {std::pair(false, true), {true, true}, {true, false}}) {
+      with_pair_kernel<Cell, 1, false>(static_cast<DType>(dtype), combine, sum, load);
+      with_pair_kernel<Cell, Cell::kSpans, true>(static_cast<DType>(dtype), combine, sum, load);
+    }
     with_element_type(static_cast<DType>(dtype), []<class T>() {
-      load_kernel(exchange_pair<Cell, T, true, true, 1>);
-      load_kernel(exchange_pair<Cell, T, true, false, 1>);
-      load_kernel(exchange_pair<Cell, T, true, true, Cell::kSpans>);
-      load_kernel(exchange_pair<Cell, T, true, false, Cell::kSpans>);
       load_kernel(exchange_cells<Cell, T, true>);
       load_kernel(exchange_cells<Cell, T, false>);
       load_kernel(all_reduce_cells<Cell, T, true>);

@@ -31,13 +31,15 @@ void launch_lines_two_shot(const Group& group, const Exchange& exchange, DType d
 void launch_push(const Group& group, const Exchange& exchange, DType dtype, int blocks,
                  StreamView stream);
 
-/// Waits until the peer has used all slices of earlier operations and `used` of this one.
+/// Fills staging memory, a multiple of 16 bytes, with kBlank.
+void launch_make_blank(std::byte* staging, std::size_t bytes, StreamView stream);
+/// Waits until the peer has taken all slices of earlier operations and `used` of this one.
 void launch_slot_wait(const Group& group, std::uint32_t used, StreamView stream);
-/// Tells the peer, and this rank's launch_slices(), that slice `index` lies in the peer's staging
-/// memory.
-void launch_slice_signal(const Group& group, std::uint32_t index, StreamView stream);
-/// Takes the peer's slices out of the staging memory as they arrive, writes nothing before the own
-/// slice that came from there has left, and ends the operation when all have left and arrived.
+/// Copies a slice whose beginning is no multiple of 4 bytes, and sets `*full` behind it.
+void launch_slice_copy(const Group& group, std::byte* to, const std::byte* from,
+                       std::uint64_t bytes, std::uint32_t* full, DType dtype, StreamView stream);
+/// Takes the peer's slices out of the staging memory as they arrive, and ends when the peer has
+/// taken all of this rank's.
 void launch_slices(const Group& group, const SliceExchange& exchange, DType dtype, int blocks,
                    StreamView stream);
 

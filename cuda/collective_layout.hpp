@@ -32,8 +32,9 @@ struct Board {
   Flag present[kMaxPeers];              ///< operation in cells that the peer has begun
   Flag full[kMaxBlocks][kMaxPeers];     ///< chunks that the peer has put into the queue here
   Flag emptied[kMaxBlocks][kMaxPeers];  ///< chunks that the peer has taken out of its queue
-  Flag slice_full[kMaxPeers];           ///< slices that the peer has copied here
-  Flag slice_emptied[kMaxPeers];        ///< slices that the peer has used
+  Flag slice_full[kMaxSlots];           ///< 1: the slice is here, whole; taken back here
+  Flag slice_emptied[kMaxPeers];        ///< slices from here that the peer has taken
+  Flag chunks_left[kMaxBlocks];         ///< chunks from here that have arrived at the peer
 };
 
 /// Counters of one rank, in its own device memory: they survive from one operation, or replay of a
@@ -44,9 +45,11 @@ struct Progress {
   std::uint32_t sent[kMaxBlocks][kMaxPeers];      ///< chunks put into a peer's queue
   std::uint32_t received[kMaxBlocks][kMaxPeers];  ///< chunks taken out of a peer's queue here
   std::uint32_t slices_sent, slices_received;     ///< by copy engines, before this operation
-  std::uint32_t slices_copied;                    ///< own slices that have left
   std::uint32_t slice_taken[kMaxSlots];           ///< blocks that have taken their part of a slice
-  std::uint32_t finished_blocks;                  ///< of the kernel that takes slices
+  std::uint32_t chunks_arrived[kMaxBlocks];       ///< of slices, at this rank
+  std::uint32_t chunks_left[kMaxBlocks];          ///< of slices, at the peer
+  std::uint32_t finished_blocks, copied_blocks;   ///< of running kernels
+  std::uint32_t one;                              ///< 1, for copy engines
 };
 
 /// Between host and device, in page-locked memory.
@@ -107,22 +110,9 @@ struct Exchange {
   Arithmetic arithmetic;
 };
 
-/// How copy engines cut a run into slices.
-struct SliceShape {
-  std::uint64_t largest;  ///< bytes, a multiple of 16
-  std::uint64_t smallest;
-  std::uint32_t slots;  ///< of `largest` bytes in the staging memory
-};
-
-/// The slice after `last` ({0, 0} before the first) of a run, with no bytes after the end: as large
-/// as allowed, but smaller towards the end, so that little is left to do when the last has arrived.
-constexpr Range next_slice(const Range& last, std::uint64_t bytes, const SliceShape& shape) {
-  const std::uint64_t offset = last.offset + last.bytes, left = bytes - offset;
-  std::uint64_t slice = (left / 2 + 15) / 16 * 16;
-  if (slice < shape.smallest) slice = shape.smallest;
-  if (slice > shape.largest) slice = shape.largest;
-  return {offset, slice < left ? slice : left};
-}
+/// What staging memory for copy engines holds where nothing has arrived: a NaN in every floating
+/// type that no arithmetic makes, and no likely integer.
+inline constexpr std::uint32_t kBlank = 0xff8db35au;
 
 /// One rank's part of an exchange between two by copy engines. Passed by value.
 struct SliceExchange {
@@ -130,8 +120,10 @@ struct SliceExchange {
   std::byte* output;     ///< of what comes from the peer, or of the reduction with it
   std::byte* kept;       ///< where `own` goes if nothing is reduced
   std::uint64_t sent_bytes, received_bytes, kept_bytes;
-  SliceShape shape;
+  std::uint64_t slice_bytes;  ///< of a slot of the staging memory
+  std::uint32_t slots;
   bool combine, aligned;
+  bool in_place;  ///< `output` is where the values for the peer are
   Arithmetic arithmetic;
 };
 

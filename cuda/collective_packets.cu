@@ -8,7 +8,7 @@ namespace {
 
 struct PacketCell {
   using Data = uint2;
-  static constexpr unsigned kFewestThreads = 256, kThreads = 256;
+  static constexpr unsigned kFewestThreads = 128, kThreads = 256;
   static constexpr int kSpans = 2;
   static constexpr std::uint32_t kSpan = kPacketSpan;
 

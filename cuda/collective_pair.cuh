@@ -12,17 +12,19 @@ inline constexpr std::uint32_t kPairLead = 1;
 
 /// One rank's part of an exchange between two.
 struct PairExchange {
+  Progress* progress;
   const std::byte* sent;  ///< values for the peer
-  const std::byte* own;   ///< values that stay; the same in an all-reduce
-  std::byte* output;      ///< of what comes from the peer, or of the reduction with it
-  std::byte* kept;        ///< where `own` goes if nothing is reduced; may be null
-  std::uint64_t sent_bytes, received_bytes, kept_bytes;
-  const std::byte* inbox;  ///< of the peer's cells, even side
-  std::byte* outbox;       ///< at the peer
+  std::uint64_t sent_bytes;
+  std::byte* outbox;  ///< of cells at the peer, even side
   std::uint64_t side_bytes;
+  const std::byte* own;  ///< values that stay; the same in an all-reduce
+  std::uint64_t received_bytes;
+  const std::byte* inbox;  ///< of the peer's cells
+  std::byte* output;       ///< of what comes from the peer, or of the reduction with it
+  std::byte* kept;         ///< where `own` goes if nothing is reduced
+  std::uint64_t kept_bytes;
   std::uint32_t* show;         ///< flag at the peer, if no data go there; else null
   const std::uint32_t* watch;  ///< flag of the peer, if no data come; else null
-  Progress* progress;
   Mailbox* mailbox;
   std::uint64_t timeout_ns;
   std::uint32_t rounds;  ///< of kSpans spans for each warp
@@ -100,36 +102,46 @@ class PairRound {
   std::uint32_t first_;
 };
 
-/// All spans of a round are sent before the first is waited for. With several rounds, what is sent
-/// runs ahead of what is taken, so that the link never waits for the sums.
-template <class Cell, class T, bool kCombine, bool kSum, int kSpans>
+/// Sends a part of the runs and takes the peer's: all spans of a round are sent before the first is
+/// waited for. With kMany there are several rounds, and what is sent runs ahead of what is taken,
+/// so that the link never waits for the sums.
+template <class Cell, class T, bool kCombine, bool kSum, int kSpans, bool kMany>
 __global__ void __launch_bounds__(Cell::kThreads)
     exchange_pair(const __grid_constant__ PairExchange pair) {
   using Round = PairRound<Cell, T, kSpans>;
+  warm_parameters(pair);
   begin_after_previous();
   const std::uint32_t tag = next_tag(pair.progress);
   typename Cell::Data sent[kSpans], own[kSpans];
   const Round first(pair, 0);
   first.load(pair.sent, pair.sent_bytes, sent);
+  if constexpr (kCombine && !kMany) {
 #pragma unroll
-  for (int i = 0; i < kSpans; ++i) own[i] = sent[i];
-  if (kCombine && pair.own != pair.sent) first.load(pair.own, pair.received_bytes, own);
-  if (pair.show != nullptr && blockIdx.x == 0 && threadIdx.x == 0) store_release(pair.show, tag);
+    for (int i = 0; i < kSpans; ++i) own[i] = sent[i];
+    if (pair.own != pair.sent) first.load(pair.own, pair.received_bytes, own);
+  }
   first.send(tag, sent);
+  if (pair.show != nullptr && blockIdx.x == 0 && threadIdx.x == 0) store_release(pair.show, tag);
   count(pair.progress, tag);
   Watch watch(pair.progress, pair.mailbox, pair.timeout_ns);
-  const std::uint32_t lead = pair.rounds > 1 ? kPairLead : 0;
-  for (std::uint32_t i = 0; i < pair.rounds + lead; ++i) {
-    if (i > 0 && i < pair.rounds) {
-      const Round round(pair, i);
-      round.load(pair.sent, pair.sent_bytes, sent);
-      round.send(tag, sent);
+  const auto take = [&](const Round& round) {
+    if constexpr (!kCombine) round.keep();
+    return round.template receive<kCombine, kSum>(watch, tag, own);
+  };
+  if constexpr (!kMany) {
+    if (!take(first)) return;
+  } else {
+    for (std::uint32_t i = 1; i < pair.rounds + kPairLead; ++i) {
+      if (i < pair.rounds) {
+        const Round round(pair, i);
+        round.load(pair.sent, pair.sent_bytes, sent);
+        round.send(tag, sent);
+      }
+      if (i < kPairLead) continue;
+      const Round round(pair, i - kPairLead);
+      if constexpr (kCombine) round.load(pair.own, pair.received_bytes, own);
+      if (!take(round)) return;
     }
-    if (i < lead) continue;
-    const Round round(pair, i - lead);
-    if (kCombine && lead > 0) round.load(pair.own, pair.received_bytes, own);
-    if (!kCombine) round.keep();
-    if (!round.template receive<kCombine, kSum>(watch, tag, own)) return;
   }
   if (pair.watch != nullptr && blockIdx.x == 0 && threadIdx.x == 0) {
     watch.wait(1 - pair.rank, [&] { return has_reached(load_acquire(pair.watch), tag); });

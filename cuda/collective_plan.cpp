@@ -89,13 +89,6 @@ PeerSettings complete_settings(const PeerSettings& wanted, int size) {
                 "slice_bytes must be a multiple of 1 MiB");
   refuse_unless(settings.slice_blocks >= 1 && settings.slice_blocks <= kMaxBlocks,
                 "slice_blocks must be 1 to " + std::to_string(kMaxBlocks));
-  refuse_unless(settings.smallest_slice_bytes >= kMiB &&
-                    settings.smallest_slice_bytes % kMiB == 0 &&
-                    settings.smallest_slice_bytes <= settings.slice_bytes,
-                "smallest_slice_bytes must be a multiple of 1 MiB, at most slice_bytes");
-  refuse_unless(settings.push_share >= 0 && settings.push_share <= 1, "push_share must be 0 to 1");
-  refuse_unless(settings.push_share_blocks >= 1 && settings.push_share_blocks <= kMaxBlocks,
-                "push_share_blocks must be 1 to " + std::to_string(kMaxBlocks));
   return settings;
 }
 
@@ -209,13 +202,13 @@ DType copy_type(const Exchange& exchange) noexcept {
   return bits % 2 == 0 ? DType::Int16 : DType::UInt8;
 }
 
-int choose_chunks(Exchange& exchange, const PeerSettings& settings, int size,
-                  int most_blocks) noexcept {
+int choose_chunks(Exchange& exchange, const PeerSettings& settings, int size) noexcept {
   std::uint64_t bytes = 1;
   for (int i = 0; i < size; ++i) {
     bytes = std::max({bytes, exchange.send[i].bytes, exchange.place[i].bytes});
   }
-  const auto most = static_cast<std::uint64_t>(most_blocks == 0 ? kMaxBlocks : most_blocks);
+  const auto most =
+      static_cast<std::uint64_t>(settings.push_blocks == 0 ? kMaxBlocks : settings.push_blocks);
   const std::uint64_t even = round_up<std::uint64_t>((bytes + most - 1) / most, kChunkUnit);
   exchange.lead = static_cast<std::uint32_t>(settings.push_lead);
   exchange.chunk_bytes =
@@ -232,24 +225,6 @@ std::uint64_t share_bytes(std::uint64_t bytes, int size) noexcept {
 Range share_of(std::uint64_t bytes, std::uint64_t share, int rank) noexcept {
   const std::uint64_t offset = std::min(bytes, static_cast<std::uint64_t>(rank) * share);
   return {offset, std::min(share, bytes - offset)};
-}
-
-SliceShape slice_shape(const PeerSettings& settings) noexcept {
-  return {settings.slice_bytes, settings.smallest_slice_bytes,
-          static_cast<std::uint32_t>(settings.slices)};
-}
-
-void split(const Exchange& exchange, double share, Exchange& head, Exchange& tail) noexcept {
-  head = tail = exchange;
-  const auto cut = [&](const Range& run, Range& first, Range& second) {
-    const auto wanted = static_cast<std::uint64_t>(share * static_cast<double>(run.bytes));
-    first.bytes = wanted / kChunkUnit * kChunkUnit;
-    second = {run.offset + first.bytes, run.bytes - first.bytes};
-  };
-  for (int i = 0; i < kMaxPeers; ++i) {
-    cut(exchange.send[i], head.send[i], tail.send[i]);
-    cut(exchange.place[i], head.place[i], tail.place[i]);
-  }
 }
 
 }  // namespace tersum::gpu

@@ -41,16 +41,10 @@ Exchange new_exchange(const void* input, void* output, const Arithmetic& arithme
 void set_alignment(Exchange& exchange, bool packets) noexcept;
 /// An integer type as wide as the addresses and lengths of a copy allow.
 DType copy_type(const Exchange& exchange) noexcept;
-/// Sets chunk_bytes and returns the number of blocks of a push, at most `most` (0: kMaxBlocks). The
-/// same for both ends of a run.
-int choose_chunks(Exchange& exchange, const PeerSettings& settings, int size, int most) noexcept;
-/// Cuts every run in two, `head` with `share` of it: both ends of a run cut it at the same place.
-void split(const Exchange& exchange, double share, Exchange& head, Exchange& tail) noexcept;
-
+/// Sets chunk_bytes and returns the number of blocks of a push. The same for both ends of a run.
+int choose_chunks(Exchange& exchange, const PeerSettings& settings, int size) noexcept;
 /// Bytes of each rank's share, the last ones maybe fewer; a multiple of 16.
 std::uint64_t share_bytes(std::uint64_t bytes, int size) noexcept;
 Range share_of(std::uint64_t bytes, std::uint64_t share, int rank) noexcept;
-
-SliceShape slice_shape(const PeerSettings& settings) noexcept;
 
 }  // namespace tersum::gpu

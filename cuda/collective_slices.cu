@@ -1,9 +1,15 @@
-// The device side of exchanges by copy engines between two ranks: copy engines carry slices into
-// the peer's staging memory; one kernel takes them out as they arrive, and small ones say that a
-// slice has arrived and wait until there is room for more.
+// The device side of exchanges by copy engines between two ranks. Copy engines carry slices into
+// the peer's staging memory, as large as it takes, and one kernel takes out what has arrived.
 //
-// One kernel for all slices, not one for each: what waits in a stream for what copy engines do
-// comes some microseconds late each time.
+// It must not wait for the end of a slice: what streams do for each other around a copy costs ten
+// microseconds and more, and small slices are slow. So the data are their own flags: staging memory
+// is blank, filled with a word that stands for nothing, wherever nothing has arrived, and is made
+// blank again behind what has been taken. A word that is not blank has arrived. Data that hold this
+// very word, and the end of a run that is no whole vector, wait for the end of their slice, which a
+// copy of four bytes behind it tells.
+//
+// In place a result may be written only where the own values have left: each block tells the peer's
+// block of the same number what has arrived here.
 #include "cuda/collective_kernels.hpp"
 #include "cuda/collective_launch.cuh"
 #include "cuda/error.hpp"
@@ -13,10 +19,21 @@
 namespace tersum::gpu {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kUnroll = 4;
+constexpr unsigned kThreads = 512;
+constexpr int kVectors = 4;                     // of a thread in a chunk
+constexpr std::uint32_t kStep = kThreads * 16;  // bytes from one vector of a thread to the next
+constexpr std::uint32_t kChunk = kVectors * kStep;
+constexpr unsigned kCopyBlocks = 32;
 
-__global__ void wait_for_slots(const __grid_constant__ Group group, std::uint32_t used) {
+__global__ void make_blank(uint4* staging, std::uint64_t vectors) {
+  const std::uint64_t step = std::uint64_t{gridDim.x} * blockDim.x;
+  for (std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < vectors;
+       i += step) {
+    staging[i] = make_uint4(kBlank, kBlank, kBlank, kBlank);
+  }
+}
+
+__global__ void wait_for_slot(const __grid_constant__ Group group, std::uint32_t used) {
   if (load_relaxed(&group.progress->failed) != 0) return;
   const int peer = 1 - group.rank;
   const std::uint32_t wanted = group.progress->slices_sent + used;
@@ -24,11 +41,29 @@ __global__ void wait_for_slots(const __grid_constant__ Group group, std::uint32_
   Watch(group).wait(peer, [&] { return has_reached(load_acquire(&flag), wanted); });
 }
 
-__global__ void signal_slice(const __grid_constant__ Group group, std::uint32_t index) {
+/// Does what a copy engine would do, for a run that copy engines might cut inside of words.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    copy_slice(const __grid_constant__ Group group, std::byte* to, const std::byte* from,
+               std::uint64_t bytes, std::uint32_t* full) {
   if (load_relaxed(&group.progress->failed) != 0) return;
-  const std::uint32_t number = group.progress->slices_sent + index + 1;
-  store_release(&board_of(group, 1 - group.rank).slice_full[group.rank].value, number);
-  store_release(&group.progress->slices_copied, number);
+  const std::uint64_t step = std::uint64_t{gridDim.x} * kStep;
+  for (std::uint64_t at = (std::uint64_t{blockIdx.x} * kThreads + threadIdx.x) * 16; at < bytes;
+       at += step) {
+    const auto values = load_elements<T, uint4>(from + at, false, bytes - at);
+    store_elements<T, uint4>(to + at, values, true, bytes - at);
+  }
+  __syncthreads();
+  std::uint32_t& copied = group.progress->copied_blocks;
+  if (threadIdx.x != 0) return;
+  __threadfence_system();
+  if (atomicAdd(&copied, 1u) + 1 != gridDim.x) return;
+  copied = 0;
+  store_release(full, 1);
+}
+
+__device__ inline bool has_arrived(uint4 v) {
+  return v.x != kBlank && v.y != kBlank && v.z != kBlank && v.w != kBlank;
 }
 
 /// By value: a choice between references would put the vectors into memory.
@@ -36,73 +71,185 @@ __device__ inline uint4 choose(bool first, uint4 a, uint4 b) {
   return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
 }
 
-/// Takes `range` of the run out of `from`; with kCombine together with the own values.
-template <class T, bool kCombine, bool kSum, int kVectors>
-__device__ void take_vectors(const SliceExchange& exchange, int rank, std::byte* to,
-                             const std::byte* from, bool aligned_from, const Range& range,
-                             std::uint64_t at, std::uint64_t step) {
-  uint4 own[kVectors], other[kVectors];
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const std::uint64_t offset = at + i * step;
-    if (kCombine) {
-      own[i] = load_elements<T, uint4>(exchange.own + range.offset + offset, exchange.aligned,
-                                       range.bytes - offset);
-    }
-    other[i] = aligned_from
-                   ? __ldcg(reinterpret_cast<const uint4*>(from + offset))
-                   : load_elements<T, uint4>(from + offset, exchange.aligned, range.bytes - offset);
-  }
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const std::uint64_t offset = at + i * step;
-    uint4 result = other[i];
-    if constexpr (kCombine) {
-      Accumulators<T, uint4, kSum> sums;
-      sums.begin(choose(rank == 0, own[i], other[i]), exchange.arithmetic);
-      sums.add(choose(rank == 0, other[i], own[i]), exchange.arithmetic);
-      result = sums.result(exchange.arithmetic, 2);
-    }
-    store_elements<T, uint4>(to + range.offset + offset, result, exchange.aligned,
-                             range.bytes - offset);
-  }
-}
-
-/// `aligned_from` says that `from` gives whole vectors, even beyond the end (a slot).
+/// A block's work on an operation.
 template <class T, bool kCombine, bool kSum>
-__device__ void take(const SliceExchange& exchange, int rank, std::byte* to, const std::byte* from,
-                     bool aligned_from, const Range& range) {
-  const std::uint64_t step = std::uint64_t{gridDim.x} * kThreads * sizeof(uint4);
-  std::uint64_t at = (std::uint64_t{blockIdx.x} * kThreads + threadIdx.x) * sizeof(uint4);
-  for (; at + (kUnroll - 1) * step < range.bytes; at += kUnroll * step) {
-    take_vectors<T, kCombine, kSum, kUnroll>(exchange, rank, to, from, aligned_from, range, at,
-                                             step);
+class Taker {
+ public:
+  __device__ Taker(const Group& group, const SliceExchange& exchange, bool* alive)
+      : group_(group),
+        exchange_(exchange),
+        board_(board_of(group, group.rank)),
+        peer_(1 - group.rank),
+        watch_(group),
+        alive_(alive) {
+    arrived_ = group.progress->chunks_arrived[blockIdx.x];
+    left_ = group.progress->chunks_left[blockIdx.x];
   }
-  for (; at < range.bytes; at += step) {
-    take_vectors<T, kCombine, kSum, 1>(exchange, rank, to, from, aligned_from, range, at, step);
+
+  /// Takes the chunk at `at` in the slice that begins at `start`; false if it will not come.
+  __device__ bool take(std::byte* staged, std::uint64_t start, std::uint32_t slot,
+                       std::uint64_t at) {
+    const std::uint64_t offset = start + at + threadIdx.x * 16;
+    uint4 own[kVectors], values[kVectors];
+    if constexpr (kCombine) load(exchange_.own, exchange_.received_bytes, offset, own);
+    std::byte* from = staged + at + threadIdx.x * 16;
+    if (!await(from, slot, offset, values)) *alive_ = false;
+    __syncthreads();
+    if (!*alive_) return false;
+    ++arrived_;
+    if (threadIdx.x == 0) {
+      store_relaxed(&board_of(group_, peer_).chunks_left[blockIdx.x].value, arrived_);
+    }
+    if (exchange_.in_place && !await_own()) return false;
+    store(offset, own, values);
+    const uint4 blank = make_uint4(kBlank, kBlank, kBlank, kBlank);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (offset + i * kStep < exchange_.received_bytes) store_volatile(from + i * kStep, blank);
+    }
+    return true;
   }
-}
 
-/// Waits until the own slice `index` has been copied, so that what it came from may be written, and
-/// until the peer's slice is here. For one thread.
-__device__ bool await_slice(const Group& group, Watch& watch, bool sent, std::uint32_t sent_number,
-                            bool received, std::uint32_t received_number) {
-  const std::uint32_t* copied = &group.progress->slices_copied;
-  const int peer = 1 - group.rank;
-  const std::uint32_t* full = &board_of(group, group.rank).slice_full[peer].value;
-  return (!sent ||
-          watch.wait(-1, [&] { return has_reached(load_acquire(copied), sent_number); })) &&
-         (!received ||
-          watch.wait(peer, [&] { return has_reached(load_acquire(full), received_number); }));
-}
+  /// Copies the chunk at `at` of what stays here.
+  __device__ void keep(std::uint64_t at) const {
+    const std::uint64_t offset = at + threadIdx.x * 16;
+    uint4 values[kVectors];
+    load(exchange_.own, exchange_.kept_bytes, offset, values);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const std::uint64_t here = offset + i * kStep;
+      if (here >= exchange_.kept_bytes) break;
+      store_elements<T, uint4>(exchange_.kept + here, values[i], exchange_.aligned,
+                               exchange_.kept_bytes - here);
+    }
+  }
 
-/// The last block that has taken its part of a slice gives the slot back.
-__device__ void give_back(const Group& group, std::uint32_t slot, std::uint32_t number) {
-  std::uint32_t& taken = group.progress->slice_taken[slot];
-  __threadfence();
-  if (atomicAdd(&taken, 1u) + 1 != gridDim.x) return;
-  taken = 0;
-  store_release(&board_of(group, 1 - group.rank).slice_emptied[group.rank].value, number);
+  /// After a slice: the last block that has taken its part makes its slot free.
+  __device__ bool give_back(std::uint32_t slot, std::uint32_t number) {
+    __syncthreads();
+    if (threadIdx.x != 0) return true;
+    std::uint32_t& taken = group_.progress->slice_taken[slot];
+    __threadfence();
+    if (atomicAdd(&taken, 1u) + 1 != gridDim.x) return true;
+    std::uint32_t& full = board_.slice_full[slot].value;
+    if (!watch_.wait(peer_, [&] { return load_acquire(&full) != 0; })) return false;
+    full = 0;
+    taken = 0;
+    store_release(&board_of(group_, peer_).slice_emptied[group_.rank].value, number);
+    return true;
+  }
+
+  /// After the operation, with how many slices there were; what the last block does ends it.
+  __device__ void finish(std::uint32_t sent, std::uint32_t received, std::uint32_t chunks_sent) {
+    Progress& progress = *group_.progress;
+    if (threadIdx.x != 0) return;
+    progress.chunks_arrived[blockIdx.x] = arrived_;
+    progress.chunks_left[blockIdx.x] += chunks_sent;
+    __threadfence();
+    if (atomicAdd(&progress.finished_blocks, 1u) + 1 != gridDim.x) return;
+    progress.finished_blocks = 0;
+    const std::uint32_t all = progress.slices_sent + sent;
+    const std::uint32_t* emptied = &board_.slice_emptied[peer_].value;
+    if (!watch_.wait(peer_, [&] { return has_reached(load_acquire(emptied), all); })) return;
+    progress.slices_sent = all;
+    progress.slices_received += received;
+  }
+
+ private:
+  __device__ void load(const std::byte* from, std::uint64_t bytes, std::uint64_t offset,
+                       uint4 (&values)[kVectors]) const {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const std::uint64_t here = offset + i * kStep;
+      if (here < bytes) {
+        values[i] = load_elements<T, uint4>(from + here, exchange_.aligned, bytes - here);
+      }
+    }
+  }
+
+  /// Waits for this thread's vectors: the last one of the warp first, so that few threads look for
+  /// what is not there yet.
+  __device__ bool await(const std::byte* from, std::uint32_t slot, std::uint64_t offset,
+                        uint4 (&values)[kVectors]) {
+    const std::uint64_t end = exchange_.received_bytes;
+    const std::uint32_t* full = &board_.slice_full[slot].value;
+    const auto arrives = [&](int i) {
+      const bool whole = offset + i * kStep + 16 <= end;
+      return watch_.wait(peer_, [&] {
+        const bool over = load_acquire(full) != 0;
+        values[i] = load_volatile(from + i * kStep);
+        return over || (whole && has_arrived(values[i]));
+      });
+    };
+    bool good = true;
+    const std::uint64_t last = offset + (31 - threadIdx.x % 32) * 16 + (kVectors - 1) * kStep;
+    if (threadIdx.x % 32 == 31 && last < end) good = arrives(kVectors - 1);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (offset + i * kStep < end) values[i] = load_volatile(from + i * kStep);
+    }
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const std::uint64_t here = offset + i * kStep;
+      if (here >= end || (here + 16 <= end && has_arrived(values[i]))) continue;
+      good = good && arrives(i);
+    }
+    return good;
+  }
+
+  /// Waits until the own values of the chunk have arrived at the peer; all threads of the block.
+  __device__ bool await_own() {
+    ++left_;
+    if (threadIdx.x == 0) {
+      const std::uint32_t* flag = &board_.chunks_left[blockIdx.x].value;
+      if (!watch_.wait(peer_, [&] { return has_reached(load_relaxed(flag), left_); })) {
+        *alive_ = false;
+      }
+    }
+    __syncthreads();
+    return *alive_;
+  }
+
+  __device__ void store(std::uint64_t offset, const uint4 (&own)[kVectors],
+                        const uint4 (&values)[kVectors]) const {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const std::uint64_t here = offset + i * kStep;
+      if (here >= exchange_.received_bytes) break;
+      uint4 result = values[i];
+      if constexpr (kCombine) {
+        const bool own_first = group_.rank == 0;
+        Accumulators<T, uint4, kSum> sums;
+        sums.begin(choose(own_first, own[i], values[i]), exchange_.arithmetic);
+        sums.add(choose(own_first, values[i], own[i]), exchange_.arithmetic);
+        result = sums.result(exchange_.arithmetic, 2);
+      }
+      store_elements<T, uint4>(exchange_.output + here, result, exchange_.aligned,
+                               exchange_.received_bytes - here);
+    }
+  }
+
+  const Group& group_;
+  const SliceExchange& exchange_;
+  Board& board_;
+  int peer_;
+  Watch watch_;
+  bool* alive_;
+  std::uint32_t arrived_, left_;
+};
+
+/// Chunks of a run that this block takes.
+__device__ inline std::uint32_t chunks_of(std::uint64_t bytes, std::uint64_t slice_bytes) {
+  std::uint32_t count = 0;
+  for (std::uint64_t start = 0; start < bytes; start += slice_bytes) {
+    const std::uint64_t here = min(slice_bytes, bytes - start);
+    const std::uint64_t chunks = (here + kChunk - 1) / kChunk;
+    if (blockIdx.x < chunks) {
+      count += static_cast<std::uint32_t>((chunks - blockIdx.x + gridDim.x - 1) / gridDim.x);
+    }
+  }
+  return count;
 }
 
 template <class T, bool kCombine, bool kSum>
@@ -110,55 +257,51 @@ __global__ void __launch_bounds__(kThreads)
     take_slices(const __grid_constant__ Group group,
                 const __grid_constant__ SliceExchange exchange) {
   __shared__ bool alive;
-  Progress& progress = *group.progress;
-  if (load_relaxed(&progress.failed) != 0) return;
-  const std::uint32_t sent_before = progress.slices_sent;
-  const std::uint32_t received_before = progress.slices_received;
-  const std::byte* staging = group.arena[group.rank] + group.slices_offset;
-  Watch watch(group);
-  Range sent{}, received{}, kept{};
-  std::uint32_t sent_count = 0, received_count = 0;
-  for (std::uint32_t index = 0;; ++index) {
-    sent = next_slice(sent, exchange.sent_bytes, exchange.shape);
-    received = next_slice(received, exchange.received_bytes, exchange.shape);
-    kept = next_slice(kept, exchange.kept_bytes, exchange.shape);
-    if (sent.bytes + received.bytes + kept.bytes == 0) break;
-    sent_count += sent.bytes > 0 ? 1 : 0;
-    received_count += received.bytes > 0 ? 1 : 0;
-    if (!kCombine) {
-      take<T, false, kSum>(exchange, group.rank, exchange.kept, exchange.own + kept.offset, false,
-                           kept);
+  if (load_relaxed(&group.progress->failed) != 0) return;
+  if (threadIdx.x == 0) alive = true;
+  __syncthreads();
+  const std::uint32_t received_before = group.progress->slices_received;
+  Taker<T, kCombine, kSum> taker(group, exchange, &alive);
+  const std::uint64_t end = max(exchange.received_bytes, exchange.kept_bytes);
+  std::uint32_t slice = 0;
+  for (std::uint64_t start = 0; start < end; start += exchange.slice_bytes, ++slice) {
+    const std::uint32_t slot = slice % exchange.slots;
+    std::byte* staged = group.arena[group.rank] + group.slices_offset + slot * exchange.slice_bytes;
+    const std::uint64_t bytes = min(exchange.slice_bytes, end - start);
+    for (std::uint64_t at = std::uint64_t{blockIdx.x} * kChunk; at < bytes;
+         at += std::uint64_t{gridDim.x} * kChunk) {
+      if (!kCombine && start + at < exchange.kept_bytes) taker.keep(start + at);
+      if (start + at < exchange.received_bytes && !taker.take(staged, start, slot, at)) return;
     }
-    if (threadIdx.x == 0) {
-      alive = await_slice(group, watch, sent.bytes > 0, sent_before + sent_count,
-                          received.bytes > 0, received_before + received_count);
-    }
-    __syncthreads();
-    if (!alive) return;
-    const std::uint32_t slot = index % exchange.shape.slots;
-    take<T, kCombine, kSum>(exchange, group.rank, exchange.output,
-                            staging + slot * exchange.shape.largest, true, received);
-    __syncthreads();
-    if (threadIdx.x == 0 && received.bytes > 0) {
-      give_back(group, slot, received_before + received_count);
+    if (start < exchange.received_bytes && !taker.give_back(slot, received_before + slice + 1)) {
+      return;
     }
   }
-  if (threadIdx.x != 0 || atomicAdd(&progress.finished_blocks, 1u) + 1 != gridDim.x) return;
-  progress.finished_blocks = 0;  // all have read where they began
-  progress.slices_sent = sent_before + sent_count;
-  progress.slices_received = received_before + received_count;
+  const auto count = [&](std::uint64_t run) {
+    return static_cast<std::uint32_t>((run + exchange.slice_bytes - 1) / exchange.slice_bytes);
+  };
+  taker.finish(count(exchange.sent_bytes), count(exchange.received_bytes),
+               chunks_of(exchange.sent_bytes, exchange.slice_bytes));
 }
 
 }  // namespace
 
-void launch_slot_wait(const Group& group, std::uint32_t used, StreamView stream) {
-  wait_for_slots<<<1, 1, 0, stream.get()>>>(group, used);
-  check_launch("wait_for_slots");
+void launch_make_blank(std::byte* staging, std::size_t bytes, StreamView stream) {
+  make_blank<<<256, 256, 0, stream.get()>>>(reinterpret_cast<uint4*>(staging), bytes / 16);
+  check_launch("make_blank");
 }
 
-void launch_slice_signal(const Group& group, std::uint32_t index, StreamView stream) {
-  signal_slice<<<1, 1, 0, stream.get()>>>(group, index);
-  check_launch("signal_slice");
+void launch_slot_wait(const Group& group, std::uint32_t used, StreamView stream) {
+  wait_for_slot<<<1, 1, 0, stream.get()>>>(group, used);
+  check_launch("wait_for_slot");
+}
+
+void launch_slice_copy(const Group& group, std::byte* to, const std::byte* from,
+                       std::uint64_t bytes, std::uint32_t* full, DType dtype, StreamView stream) {
+  with_copy_type(dtype, [&]<class T>() {
+    copy_slice<T><<<kCopyBlocks, kThreads, 0, stream.get()>>>(group, to, from, bytes, full);
+  });
+  check_launch("copy_slice");
 }
 
 void launch_slices(const Group& group, const SliceExchange& exchange, DType dtype, int blocks,
@@ -181,15 +324,17 @@ void launch_slices(const Group& group, const SliceExchange& exchange, DType dtyp
 
 void load_slice_kernels() {
   for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
-    with_copy_type(static_cast<DType>(dtype),
-                   []<class T>() { load_kernel(take_slices<T, false, true>); });
+    with_copy_type(static_cast<DType>(dtype), []<class T>() {
+      load_kernel(take_slices<T, false, true>);
+      load_kernel(copy_slice<T>);
+    });
     with_element_type(static_cast<DType>(dtype), []<class T>() {
       load_kernel(take_slices<T, true, true>);
       load_kernel(take_slices<T, true, false>);
     });
   }
-  load_kernel(wait_for_slots);
-  load_kernel(signal_slice);
+  load_kernel(wait_for_slot);
+  load_kernel(make_blank);
 }
 
 }  // namespace tersum::gpu

@@ -73,6 +73,12 @@ struct PeerCommunicator::State {
     load_slice_kernels();
     check(cudaMemset(arena.data(), 0, arena.bytes()), "cudaMemset");
     check(cudaMemset(progress.data(), 0, progress.bytes()), "cudaMemset");
+    const std::uint32_t one = 1;
+    check(cudaMemcpy(&progress.as<Progress>()->one, &one, sizeof(one), cudaMemcpyDefault), "one");
+    if (group.slices_offset != 0) {
+      launch_make_blank(arena.data() + group.slices_offset, arena.bytes() - group.slices_offset,
+                        nullptr);
+    }
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     const PeerBuffers arenas = map.map(arena);
     if (!map.agree(arenas.complete())) {
@@ -101,7 +107,7 @@ struct PeerCommunicator::State {
         break;
     }
     Exchange chunked = exchange;
-    const int blocks = choose_chunks(chunked, settings, size(), settings.push_blocks);
+    const int blocks = choose_chunks(chunked, settings, size());
     launch_push(group, chunked, dtype, blocks, stream);
   }
 

@@ -64,15 +64,11 @@ struct PeerSettings {
   /// Takes staging memory (slices x slice_bytes) and streams for Algorithm::CopyEngines, in groups
   /// of two ranks; without, Auto does not choose it.
   bool copy_engines = true;
-  std::size_t slice_bytes = std::size_t{32} << 20;  ///< most that a copy engine carries at once
-  std::size_t smallest_slice_bytes = std::size_t{4} << 20;  ///< towards the end of a run
-  int slices = 4;                                           ///< that fit into the staging memory
-  /// Of the kernel that takes slices. At most 128: it waits for the peer on every multiprocessor
-  /// that it gets, and must leave room for the kernel that tells the peer.
+  std::size_t slice_bytes = std::size_t{128} << 20;  ///< most that a copy engine carries at once
+  int slices = 2;                                    ///< that fit into the staging memory
+  /// Of the kernel that takes slices, at most 128. It waits for the peer on every multiprocessor
+  /// that it gets.
   int slice_blocks = 128;
-  /// What of a run a kernel pushes while copy engines carry the rest, and its blocks.
-  double push_share = 0.06;
-  int push_share_blocks = 4;
 };
 
 /// Scales of a reduction: result = post * op(pre * value of each rank). Floating types only.

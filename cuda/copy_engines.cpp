@@ -5,75 +5,101 @@
 #include <algorithm>
 
 #include "cuda/collective_kernels.hpp"
-#include "cuda/collective_plan.hpp"
 #include "cuda/error.hpp"
+#include "tersum/error.hpp"
 
 namespace tersum::gpu {
 namespace {
 
-SliceExchange slice_exchange(const Group& group, const Exchange& exchange,
-                             const SliceShape& shape) {
-  const int rank = group.rank, peer = 1 - rank;
-  SliceExchange slices{};
-  slices.own = exchange.input + exchange.send[rank].offset;
-  slices.output = exchange.output + exchange.place[exchange.combine ? rank : peer].offset;
-  slices.sent_bytes = exchange.send[peer].bytes;
-  slices.received_bytes = exchange.place[peer].bytes;
-  slices.kept = exchange.output + exchange.place[rank].offset;
-  if (!exchange.combine && slices.own != slices.kept) {
-    slices.kept_bytes = exchange.place[rank].bytes;
+struct Region {
+  const std::byte* begin;
+  std::uint64_t bytes;
+
+  bool meets(const Region& other) const noexcept {
+    return begin < other.begin + other.bytes && other.begin < begin + bytes;
   }
-  slices.shape = shape;
-  slices.combine = exchange.combine;
-  slices.aligned = exchange.aligned;
-  slices.arithmetic = exchange.arithmetic;
-  return slices;
+  friend bool operator==(const Region&, const Region&) = default;
+};
+
+Region sent_by(const Group& group, const Exchange& exchange) noexcept {
+  const Range& run = exchange.send[1 - group.rank];
+  return {exchange.input + run.offset, run.bytes};
+}
+
+/// Of what comes from the peer, or of the reduction with it.
+Region received_by(const Group& group, const Exchange& exchange) noexcept {
+  const int peer = 1 - group.rank;
+  return {exchange.output + exchange.place[exchange.combine ? group.rank : peer].offset,
+          exchange.place[peer].bytes};
 }
 
 }  // namespace
 
-CopyEngines::CopyEngines(const PeerSettings& settings) : settings_(settings) {}
+CopyEngines::CopyEngines(const PeerSettings& settings)
+    : slice_bytes_(settings.slice_bytes),
+      slots_(static_cast<std::uint32_t>(settings.slices)),
+      blocks_(settings.slice_blocks) {}
 
 void CopyEngines::run(const Group& group, const Exchange& exchange, DType dtype,
                       StreamView stream) const {
-  Exchange pushed, copied;
-  split(exchange, settings_.push_share, pushed, copied);
-  forked_.record(stream);
-  for (const Side* side : {&copies_, &signals_, &credits_, &pushes_}) side->stream.wait(forked_);
-  copy_slices(group, copied);
-  launch_slices(group, slice_exchange(group, copied, slice_shape(settings_)), dtype,
-                settings_.slice_blocks, stream);
-  if (settings_.push_share > 0) {
-    const int blocks = choose_chunks(pushed, settings_, group.size, settings_.push_share_blocks);
-    launch_push(group, pushed, dtype, blocks, pushes_.stream);
+  const int rank = group.rank;
+  const Region sent = sent_by(group, exchange), received = received_by(group, exchange);
+  SliceExchange slices{};
+  slices.own = exchange.input + exchange.send[rank].offset;
+  slices.output = const_cast<std::byte*>(received.begin);
+  slices.kept = exchange.output + exchange.place[rank].offset;
+  slices.sent_bytes = sent.bytes;
+  slices.received_bytes = received.bytes;
+  if (!exchange.combine && slices.own != slices.kept) {
+    slices.kept_bytes = exchange.place[rank].bytes;
   }
-  for (const Side* side : {&copies_, &signals_, &credits_, &pushes_}) {
+  slices.slice_bytes = slice_bytes_;
+  slices.slots = slots_;
+  slices.combine = exchange.combine;
+  slices.aligned = exchange.aligned;
+  slices.in_place = sent.meets(received);
+  const Region kept{slices.kept, slices.kept_bytes};
+  if (sent.meets(kept) || (slices.in_place && sent != received)) {
+    throw Error(Code::InvalidArgument, "input and output overlap, but are not in place");
+  }
+  slices.arithmetic = exchange.arithmetic;
+  forked_.record(stream);
+  for (const Side* side : {&copies_, &credits_}) side->stream.wait(forked_);
+  copy_slices(group, exchange, dtype);
+  launch_slices(group, slices, dtype, blocks_, stream);
+  for (const Side* side : {&copies_, &credits_}) {
     side->reached.record(side->stream);
     stream.wait(side->reached);
   }
 }
 
-void CopyEngines::copy_slices(const Group& group, const Exchange& exchange) const {
+void CopyEngines::copy_slices(const Group& group, const Exchange& exchange, DType dtype) const {
   const int peer = 1 - group.rank;
-  const SliceShape shape = slice_shape(settings_);
-  std::byte* staging = group.arena[peer] + group.slices_offset;
-  const Range& run = exchange.send[peer];
-  const std::byte* input = exchange.input + run.offset;
+  const Region run = sent_by(group, exchange);
+  const bool whole_words = reinterpret_cast<std::uintptr_t>(run.begin) % 4 == 0;
+  auto& board = *reinterpret_cast<Board*>(group.arena[peer]);
   std::uint32_t index = 0;
-  for (Range slice = next_slice({}, run.bytes, shape); slice.bytes > 0;
-       slice = next_slice(slice, run.bytes, shape), ++index) {
-    if (index == 0) launch_slot_wait(group, 0, copies_.stream);
-    if (index >= shape.slots) {
-      launch_slot_wait(group, index + 1 - shape.slots, credits_.stream);
+  for (std::uint64_t start = 0; start < run.bytes; start += slice_bytes_, ++index) {
+    const std::uint32_t slot = index % slots_;
+    std::byte* to = group.arena[peer] + group.slices_offset + slot * slice_bytes_;
+    const std::byte* from = run.begin + start;
+    const std::uint64_t bytes = std::min<std::uint64_t>(run.bytes - start, slice_bytes_);
+    std::uint32_t* full = &board.slice_full[slot].value;
+    if (index >= slots_) {
+      launch_slot_wait(group, index + 1 - slots_, credits_.stream);
       credits_.reached.record(credits_.stream);
       copies_.stream.wait(credits_.reached);
     }
-    check(cudaMemcpyAsync(staging + index % shape.slots * shape.largest, input + slice.offset,
-                          slice.bytes, cudaMemcpyDeviceToDevice, copies_.stream.get()),
-          "copy to the peer");
-    copies_.reached.record(copies_.stream);
-    signals_.stream.wait(copies_.reached);
-    launch_slice_signal(group, index, signals_.stream);
+    if (!whole_words) {
+      launch_slice_copy(group, to, from, bytes, full, dtype, copies_.stream);
+      continue;
+    }
+    const auto copy = [&](void* target, const void* source, std::size_t length) {
+      check(cudaMemcpyAsync(target, source, length, cudaMemcpyDeviceToDevice, copies_.stream.get()),
+            "copy to the peer");
+    };
+    copy(to, from, bytes);
+    copy(full, &group.progress->one, sizeof(std::uint32_t));
   }
 }
 

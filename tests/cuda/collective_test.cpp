@@ -11,6 +11,7 @@
 
 #include "cuda/collective_cases.hpp"
 #include "cuda/collective_graph.hpp"
+#include "cuda/collective_layout.hpp"
 #include "cuda/device.hpp"
 #include "cuda/error.hpp"
 
@@ -24,7 +25,7 @@ PeerSettings test_settings() {
   settings.timeout = milliseconds(4'000);
   settings.cell_blocks = 16;  // ranks that share a GPU must fit on it together
   settings.push_blocks = 16;
-  settings.slice_bytes = settings.smallest_slice_bytes = std::size_t{1} << 20;
+  settings.slice_bytes = std::size_t{1} << 20;
   settings.slice_blocks = 16;
   return settings;
 }
@@ -206,10 +207,32 @@ TEST_F(CollectiveTest, CopyEnginesReuseTheirSlots) {
   in_ranks(2, [](CollectiveRank& rank) {
     CollectiveCase test;
     test.algorithm = Algorithm::CopyEngines;
-    test.count = 10'000'000;  // 38 slices, 4 slots
-    for (std::uint64_t seed = 0; seed < 3; ++seed) rank.check(test, seed);
+    test.count = 10'000'000;  // 39 slices, 2 slots
+    for (std::uint64_t seed = 0; seed < 4; ++seed) {
+      test.in_place = seed % 2 == 1;
+      rank.check(test, seed);
+    }
     test.kind = Collective::Broadcast;
     rank.check(test, 4);
+  });
+}
+
+TEST_F(CollectiveTest, CopyEnginesCarryTheWordThatStandsForNothing) {
+  in_ranks(2, [](CollectiveRank& rank) {
+    std::vector<std::uint32_t> words(1'000'000);
+    for (std::size_t i = 0; i < words.size(); ++i) words[i] = i % 3 == 0 ? kBlank : 7;
+    const std::size_t bytes = words.size() * 4;
+    const StreamView s = rank.stream();
+    for (int i = 0; i < 3; ++i) {
+      check(cudaMemcpyAsync(rank.input(), words.data(), bytes, cudaMemcpyDefault, s.get()), "copy");
+      rank.communicator().all_reduce(rank.input(), rank.output(), words.size(), DType::Int32,
+                                     ReduceOp::Max, s, {}, Algorithm::CopyEngines);
+      std::vector<std::uint32_t> result(words.size());
+      check(cudaMemcpyAsync(result.data(), rank.output(), bytes, cudaMemcpyDefault, s.get()),
+            "copy");
+      s.synchronize();
+      EXPECT_EQ(result, words);
+    }
   });
 }
 
