@@ -48,7 +48,7 @@ void refuse_unless(bool condition, const std::string& message) {
 AlgorithmTable AlgorithmTable::for_ranks(int size) noexcept {
   AlgorithmTable table;
   if (size <= 2) {
-    table.packets_bytes = 32 * kKiB;
+    table.packets_bytes = 8 * kKiB;
     table.lines_bytes = 16 * kMiB;
     table.push_bytes = SIZE_MAX;
     table.copy_engines_bytes = size == 2 ? 32 * kMiB : 0;
