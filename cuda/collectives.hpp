@@ -61,7 +61,7 @@ struct PeerSettings {
   int push_lead = 1;
   std::size_t slot_bytes = 16384;  ///< of a slot in a queue, a multiple of 4096
   int slots = 4;                   ///< of a queue
-  /// Takes staging memory (slices x slice_bytes) and streams for
+  /// Takes staging memory (slices x slice_bytes, here 512 MiB) and streams for
   /// Algorithm::CopyEngines, in groups of two ranks; without, Auto does not choose it.
   bool copy_engines = true;
   std::size_t slice_bytes = std::size_t{256} << 20;  ///< most that a copy engine carries at once
