@@ -101,11 +101,12 @@ class PeerCollectives final : public DeviceCollectives,
   PeerCollectives(Engine& engine, std::shared_ptr<Group> group, std::chrono::milliseconds timeout)
       : engine_(&engine),
         group_(std::move(group)),
-        peers_(group_->rank(), group_->size(),
-               [this, timeout](std::span<const std::byte> own) {
-                 return exchange_blobs(*engine_, group_, timeout, own);
-               },
-               settings_of(timeout)) {}
+        peers_(
+            group_->rank(), group_->size(),
+            [this, timeout](std::span<const std::byte> own) {
+              return exchange_blobs(*engine_, group_, timeout, own);
+            },
+            settings_of(timeout)) {}
 
   Work start(const DeviceCall& call) override {
     if (const Status failure = group_->failure(); !failure.is_ok()) throw Error(failure);
