@@ -71,7 +71,8 @@ void ExchangeState::build_plan(const ExchangeOptions& options) {
     const bool dense = traits.name == "none";
     inputs.push_back({gradient.key, gradient.count, element_bytes(gradient.dtype),
                       gradient.position,
-                      std::string(to_string(gradient.dtype)) + "|" + track.compressor->spec(),
+                      std::string(to_string(gradient.dtype)) + "|" + track.compressor->spec() +
+                          (gradient.memory == MemoryType::Cuda ? "|cuda" : ""),
                       dense ? 1 : traits.block_count});
     elements += gradient.count;
     index_.emplace(gradient.key, i);
@@ -87,13 +88,6 @@ void ExchangeState::build_plan(const ExchangeOptions& options) {
                  "\n" + scheduler::describe(inputs, plan_);
   plan_.hash = runtime::mix(plan_.hash, compressors::key_hash(description_));
 
-  for (std::size_t i = 0; i < tracks_.size(); ++i) {
-    Track& track = tracks_[i];
-    track.state = track.compressor->make_state(gradients_[i].count);
-    if (track.compressor->traits().aggregation == Aggregation::Recompress)
-      track.reducer_state = track.reducer->make_state(gradients_[i].count);
-    track.result.resize(gradients_[i].count * element_bytes(gradients_[i].dtype));
-  }
   slices_.resize(plan_.slices.size());
   for (std::uint32_t s = 0; s < slices_.size(); ++s) {
     auto& slice = slices_[s];
@@ -106,6 +100,35 @@ void ExchangeState::build_plan(const ExchangeOptions& options) {
   }
   const auto ranks = static_cast<std::uint64_t>(parent_->group->size());
   dense_bytes_per_step_ = 2 * (ranks - 1) * elements * 4 / ranks;
+  build_states();
+}
+
+void ExchangeState::build_states() {
+  const auto on_device = [](const Gradient& gradient) {
+    return gradient.memory == MemoryType::Cuda;
+  };
+  if (std::ranges::any_of(gradients_, on_device))
+    device_ = runtime::open_device_exchange(session_->engine(), slices_.size());
+  for (std::size_t i = 0; i < tracks_.size(); ++i) {
+    Track& track = tracks_[i];
+    const std::size_t count = gradients_[i].count,
+                      bytes = count * element_bytes(gradients_[i].dtype);
+    runtime::DeviceExchange* const device = device_of(i);
+    const auto make_state = [&](const Compressor& compressor) {
+      return device != nullptr ? device->make_state(compressor, count)
+                               : compressor.make_state(count);
+    };
+    const CompressorTraits& traits = track.compressor->traits();
+    if (traits.name != "none") track.state = make_state(*track.compressor);
+    if (traits.aggregation == Aggregation::Recompress)
+      track.reducer_state = make_state(*track.reducer);
+    if (device != nullptr) {
+      track.result = device->allocate(bytes);
+    } else {
+      track.host_result.resize(bytes);
+      track.result = track.host_result.data();
+    }
+  }
 }
 
 void ExchangeState::agree(Communicator communicator) {
@@ -167,7 +190,23 @@ bool ExchangeState::all_submitted_and_done() const {
                      [](const Track& track) { return track.work->done(); });
 }
 
-Work ExchangeState::submit(std::size_t index, void* data) {
+void ExchangeState::check_memory(const Gradient& gradient, const void* data, Stream stream) const {
+  const std::string name = "gradient " + gradient.key;
+  if (gradient.memory == MemoryType::Cuda) {
+    if (gradient.count > 0) device_->check_memory(data, name);
+  } else if (stream.handle != nullptr) {
+    throw Error(Code::InvalidArgument,
+                name +
+                    " is in host memory, which has no stream; if it is on a device, register it "
+                    "so (Gradient::memory)");
+  } else if (runtime::is_device_memory(data)) {
+    throw Error(Code::InvalidArgument, name +
+                                           " was registered in host memory, but data is in "
+                                           "device memory (Gradient::memory)");
+  }
+}
+
+Work ExchangeState::submit(std::size_t index, void* data, Stream stream) {
   if (index >= gradients_.size())
     throw Error(Code::InvalidArgument, "gradient index " + std::to_string(index) +
                                            " is outside 0.." +
@@ -178,6 +217,7 @@ Work ExchangeState::submit(std::size_t index, void* data) {
   if (reinterpret_cast<std::uintptr_t>(data) % element_bytes(gradient.dtype) != 0)
     throw Error(Code::InvalidArgument, "gradient " + gradient.key + ": data is not aligned to " +
                                            std::string(to_string(gradient.dtype)));
+  check_memory(gradient, data, stream);
   std::lock_guard lock(mutex_);
   if (all_submitted_and_done()) {
     for (const Track& track : tracks_)
@@ -193,10 +233,16 @@ Work ExchangeState::submit(std::size_t index, void* data) {
     throw Error(
         Code::InvalidState,
         "gradient " + gradient.key + " has been submitted in this step already; " + missing_keys());
-  auto work = track.work = std::make_shared<WorkState>();
+  auto work = std::make_shared<WorkState>();
+  const auto submit = [self = shared_from_this(), index, data, work](const Status& ready) {
+    self->on_submit(index, data, work, ready);
+  };
+  if (runtime::DeviceExchange* const device = device_of(index))
+    device->when_reached(stream, submit);
+  else
+    session_->engine().submit(runtime::make_command([submit] { submit(Status::ok()); }));
+  track.work = work;
   ++user_submitted_;
-  session_->engine().submit(runtime::make_command(
-      [self = shared_from_this(), index, data, work] { self->on_submit(index, data, work); }));
   return Work(std::move(work));
 }
 

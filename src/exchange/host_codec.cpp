@@ -113,8 +113,8 @@ Task<std::span<const std::byte>> HostCodec::encode_bodies() {
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       const Piece& piece = parts_[i];
       auto payload = payloads_.subspan(at, compressor.max_payload_bytes(piece.count));
-      sizes_[i] = compressor.compress(input_of(piece), piece.part->context, piece.part->state,
-                                      payload);
+      sizes_[i] =
+          compressor.compress(input_of(piece), piece.part->context, piece.part->state, payload);
       std::memcpy(bodies.data() + body, payload.data() + kHeader, sizes_[i] - kHeader);
       body += sizes_[i] - kHeader;
       at += payload_stride(sizes_[i]);
@@ -174,7 +174,9 @@ Task<std::size_t> HostCodec::encode_sums(std::span<const Piece> pieces, std::spa
   std::size_t bytes = 0;
   auto run = op_.compute(count_ * 4 / static_cast<std::size_t>(op_.size()), [&] {
     for (const Piece& piece : pieces) average(values_of(piece));
-    const auto sum_of = [&](const Piece& piece) { return std::span<const float>(values_of(piece)); };
+    const auto sum_of = [&](const Piece& piece) {
+      return std::span<const float>(values_of(piece));
+    };
     bytes = encode_pieces(*job_.reducer, pieces, kReducerRank, true, sum_of, out);
   });
   co_await run;
@@ -199,10 +201,10 @@ Task<> HostCodec::decode(const Compressor& compressor, std::span<const Piece> pi
         else
           compressor.decompress(payload, context, values_of(piece));
       } catch (const Error& error) {
-        throw Error(Status(error.code(),
-                           "payload of rank " + std::to_string(message.sender) + ": " +
-                               error.status().message(),
-                           {}, message.sender));
+        throw Error(Status(
+            error.code(),
+            "payload of rank " + std::to_string(message.sender) + ": " + error.status().message(),
+            {}, message.sender));
       }
       at += payload_stride(payload.size());
     }

@@ -26,9 +26,10 @@ std::vector<std::vector<Piece>> share_out(const SliceJob& job, int ranks);
 /// Every part as one piece.
 std::vector<Piece> whole_parts(const SliceJob& job);
 
-/// Payloads in messages lie one after the other, each at a multiple of 8 bytes.
+/// Payloads in messages lie one after the other, each at a multiple of 16 bytes, as kernels
+/// want them.
 constexpr std::size_t payload_stride(std::size_t bytes) noexcept {
-  return (bytes + 7) / 8 * 8;
+  return (bytes + 15) / 16 * 16;
 }
 
 /// Bytes of a message that holds a payload of each piece, at most.

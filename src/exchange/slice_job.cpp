@@ -1,11 +1,13 @@
 #include "src/exchange/slice_job.hpp"
 
+#include "src/device/device_exchange.hpp"
 #include "src/exchange/slice_codec.hpp"
 
 namespace tersum::runtime {
 
 Task<> exchange_slice(Operation& op, const SliceJob& job) {
-  const std::unique_ptr<SliceCodec> codec = make_host_codec(op, job);
+  const std::unique_ptr<SliceCodec> codec =
+      job.device != nullptr ? job.device->codec(op, job) : make_host_codec(op, job);
   const auto exchange = [&] {
     if (job.dense) return dense_exchange(op, job, *codec);
     switch (job.compressor->traits().aggregation) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct SlicePart {
   SliceContext context;  ///< of the part: offset is that of its first element
 };
 
+class DeviceExchange;
+
 /// What an exchange needs to know. Lives as long as the operation.
 struct SliceJob {
   std::vector<SlicePart> parts;
@@ -32,7 +35,9 @@ struct SliceJob {
   ReduceOp op = ReduceOp::Average;
   std::shared_ptr<const Compressor> compressor;
   std::shared_ptr<const Compressor> reducer;  ///< encodes sums (Recompress)
-  bool dense = false;  ///< nothing is compressed: elements travel as they are
+  bool dense = false;                ///< nothing is compressed: elements travel as they are
+  std::uint32_t slice = 0;           ///< its index in the exchange
+  DeviceExchange* device = nullptr;  ///< where the parts' memory is; null: host memory
 
   std::size_t count() const {
     std::size_t total = 0;
