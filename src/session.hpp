@@ -68,6 +68,15 @@ class CommunicatorState {
   std::shared_ptr<runtime::DeviceCollectives> device_;
 };
 
+namespace runtime {
+
+/// What Communicator::split() makes its communicator of: the new group, which the engine has not
+/// been told of yet; null for color < 0. Collective over `parent`; blocks.
+std::shared_ptr<Group> split_group(const Session& session, const std::shared_ptr<Group>& parent,
+                                   int color, int key);
+
+}  // namespace runtime
+
 /// Wraps a transport before it is connected (tests put a faulty one around it).
 using TransportDecorator = std::function<std::unique_ptr<transport::Transport>(
     int rank, std::unique_ptr<transport::Transport>)>;

@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -185,6 +186,19 @@ void Engine::remove_group(std::uint32_t id) {
 void Engine::start(std::shared_ptr<Operation> operation) {
   const std::uint64_t number = operation->group().next_operation++;
   start(std::move(operation), number, 0);
+}
+
+void Engine::start_slices(const std::vector<std::shared_ptr<Operation>>& slices) {
+  Group& group = slices.front()->group();
+  const std::uint64_t number = group.next_operation++;
+  std::uint32_t index = 0;
+  for (const auto& slice : slices) start(slice, number, index++);
+  // What failed at its start, by early news of a peer, could not take later slices along.
+  const auto failed = std::find_if(slices.begin(), slices.end(),
+                                   [](const auto& slice) { return !slice->cause_.is_ok(); });
+  if (failed == slices.end()) return;
+  const Status cause = (*failed)->cause_;
+  for (const auto& slice : slices) slice->fail(cause);
 }
 
 void Engine::start(std::shared_ptr<Operation> operation, std::uint64_t number,
