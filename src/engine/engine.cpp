@@ -188,6 +188,14 @@ void Engine::start(std::shared_ptr<Operation> operation) {
   start(std::move(operation), number, 0);
 }
 
+void Engine::start_pair(std::shared_ptr<Operation> operation, int peer, bool sending) {
+  Group& group = operation->group();
+  const std::uint64_t number = sending ? group.next_send[peer]++ : group.next_receive[peer]++;
+  const int from = sending ? group.rank() : peer, to = sending ? peer : group.rank();
+  start(std::move(operation), kPointToPoint | number,
+        static_cast<std::uint32_t>(from) << 16 | static_cast<std::uint32_t>(to));
+}
+
 void Engine::start_slices(const std::vector<std::shared_ptr<Operation>>& slices) {
   Group& group = slices.front()->group();
   const std::uint64_t number = group.next_operation++;

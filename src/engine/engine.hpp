@@ -58,6 +58,8 @@ class Engine final : private transport::Listener, private transport::ControlList
   /// Starts an operation under the group's next number, or under a given key.
   void start(std::shared_ptr<Operation> operation);
   void start(std::shared_ptr<Operation> operation, std::uint64_t number, std::uint32_t slice);
+  /// Starts one end of a send or receive with `peer`, under the pair's next number.
+  void start_pair(std::shared_ptr<Operation> operation, int peer, bool sending);
   /// Starts the parts of one call, at least one, under the group's next number: they fail together.
   void start_slices(const std::vector<std::shared_ptr<Operation>>& slices);
 
