@@ -222,9 +222,10 @@ void UcxContext::open_worker() {
   }
 }
 
-std::vector<std::byte> UcxContext::address() const {
+std::vector<std::byte> UcxContext::address(Reach reach) const {
   ucp_worker_attr_t attributes{};
-  attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS;
+  attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS | UCP_WORKER_ATTR_FIELD_ADDRESS_FLAGS;
+  attributes.address_flags = reach == Reach::OverNetworks ? UCP_WORKER_ADDRESS_FLAG_NET_ONLY : 0;
   const ucs_status_t status = ucp_worker_query(worker_, &attributes);
   if (status != UCS_OK) {
     throw Error(Code::System, "UCX does not tell its worker's address: " + describe(status));

@@ -40,6 +40,7 @@ class UcxTransport final : public Transport {
     UcxTransport* owner = nullptr;
     int rank = -1;
     ProcessIdentity process;
+    bool same_host = false;
     bool watched = false;
     std::vector<std::byte> address;
     ucp_ep_h endpoint = nullptr;
@@ -115,6 +116,7 @@ class UcxTransport final : public Transport {
   void shut_down(Clock::time_point until);
 
   std::string transports_;
+  std::uint64_t host_;  ///< hash of its name
   UcxContext context_;
   ProcessWatch processes_;
   unsigned calls_since_look_ = 0;  // at processes_, of progress()

@@ -184,7 +184,7 @@ Task<std::span<const std::byte>> DeviceCodec::gather() {
       copy(gathered.data() + piece.at * element(), piece.part->data, piece.count * element(),
            cudaMemcpyDeviceToHost);
   }
-  StreamEvent copied(device_.engine(), stream_);
+  StreamEvent copied(device_.engine(), device_.events(), stream_);
   co_await copied.in(op_);
   pending_ = false;
   co_return gathered;
@@ -202,7 +202,7 @@ Task<> DeviceCodec::scatter() {
       copy(piece.part->result, sums_.data() + piece.at * element(), piece.count * element(),
            cudaMemcpyHostToDevice);
   }
-  StreamEvent copied(device_.engine(), stream_);
+  StreamEvent copied(device_.engine(), device_.events(), stream_);
   co_await copied.in(op_);
   pending_ = false;
 }
@@ -228,7 +228,7 @@ Task<std::span<const std::byte>> DeviceCodec::encode_bodies() {
       at += payload_stride(bytes);
     }
   }
-  StreamEvent encoded(device_.engine(), stream_);
+  StreamEvent encoded(device_.engine(), device_.events(), stream_);
   co_await encoded.in(op_);
   pending_ = false;
   co_return bodies;
@@ -262,7 +262,7 @@ Task<std::size_t> DeviceCodec::encode(std::span<const Piece> pieces, std::span<s
     encode_all(*job_.compressor, pieces, false, payloads.data());
     copy(out.data(), payloads.data(), out.size(), cudaMemcpyDeviceToHost);
   }
-  StreamEvent encoded(device_.engine(), stream_);
+  StreamEvent encoded(device_.engine(), device_.events(), stream_);
   co_await encoded.in(op_);
   pending_ = false;
   co_return out.size();
@@ -276,7 +276,7 @@ Task<std::size_t> DeviceCodec::encode_sums(std::span<const Piece> pieces,
     encode_all(*job_.reducer, pieces, true, payloads.data());
     copy(out.data(), payloads.data(), out.size(), cudaMemcpyDeviceToHost);
   }
-  StreamEvent encoded(device_.engine(), stream_);
+  StreamEvent encoded(device_.engine(), device_.events(), stream_);
   co_await encoded.in(op_);
   pending_ = false;
   co_return out.size();
@@ -331,7 +331,7 @@ Task<> DeviceCodec::store(bool sums) {
     store_results();
     status_->fetch(stream_);
   }
-  StreamEvent stored(device_.engine(), stream_);
+  StreamEvent stored(device_.engine(), device_.events(), stream_);
   co_await stored.in(op_);
   pending_ = false;
   if (const Status status = status_->status(); !status.is_ok()) throw Error(status);

@@ -3,7 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/error.hpp"
-#include "src/device/stream_event.hpp"
+#include "src/device/stream_notice.hpp"
 
 namespace tersum::runtime {
 namespace {
@@ -133,7 +133,7 @@ Task<> ExchangeDevice::copy(Operation& op, void* to, const void* from, std::size
     gpu::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.get()),
                "cudaMemcpyAsync");
   }
-  StreamEvent copied(engine_, stream);
+  StreamEvent copied(engine_, events_, stream);
   co_await copied.in(op);
 }
 

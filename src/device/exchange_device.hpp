@@ -12,6 +12,7 @@
 #include "cuda/twin.hpp"
 #include "src/device/device_exchange.hpp"
 #include "src/device/pinned_pool.hpp"
+#include "src/device/stream_event.hpp"
 #include "src/engine/engine.hpp"
 
 namespace tersum::runtime {
@@ -42,6 +43,7 @@ class ExchangeDevice final : public DeviceExchange {
   Engine& engine() const noexcept { return engine_; }
   gpu::BufferPool& memory() noexcept { return memory_; }
   PinnedPool& pinned() noexcept { return pinned_; }
+  EventCache& events() noexcept { return events_; }
   SliceTables& tables(std::uint32_t slice) { return tables_[slice]; }
   const gpu::Twin& twin(const Compressor& compressor) const { return *twins_.at(&compressor); }
 
@@ -66,6 +68,7 @@ class ExchangeDevice final : public DeviceExchange {
   std::array<gpu::Stream, kStreams> streams_{
       gpu::Stream(gpu::StreamPriority::High), gpu::Stream(gpu::StreamPriority::High),
       gpu::Stream(gpu::StreamPriority::High), gpu::Stream(gpu::StreamPriority::High)};
+  EventCache events_;
   gpu::BufferPool memory_;
   PinnedPool pinned_;
   std::unordered_map<const Compressor*, std::unique_ptr<gpu::Twin>> twins_;

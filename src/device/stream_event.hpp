@@ -1,30 +1,61 @@
 // What a coroutine awaits of a stream.
 #pragma once
 
-#include "src/device/stream_notice.hpp"
+#include <memory>
+#include <vector>
+
+#include "cuda/event.hpp"
 #include "src/engine/engine.hpp"
 #include "src/engine/external_event.hpp"
 
 namespace tersum::runtime {
 
-/// Happens on the engine's thread when a stream has done what was in it. Lives until it has
-/// happened.
-class StreamEvent final : private StreamListener {
+/// Events that wander from wait to wait. One thread at a time.
+class EventCache {
+ public:
+  gpu::Event take() {
+    if (free_.empty()) return gpu::Event();
+    gpu::Event event = std::move(free_.back());
+    free_.pop_back();
+    return event;
+  }
+  void give(gpu::Event event) { free_.push_back(std::move(event)); }
+
+ private:
+  std::vector<gpu::Event> free_;
+};
+
+/// Happens when a stream has done what was in it. The engine looks at it all the time: for what
+/// takes microseconds. Lives until it has happened; engine's thread.
+class StreamEvent final : private Engine::Polled {
  public:
   /// All that is in `stream` now.
-  StreamEvent(Engine& engine, gpu::StreamView stream) : engine_(engine) { notify(stream, *this); }
+  StreamEvent(Engine& engine, EventCache& cache, gpu::StreamView stream)
+      : cache_(cache), event_(cache.take()) {
+    event_.record(stream);
+    engine.poll(*this);
+  }
+  ~StreamEvent() { cache_.give(std::move(event_)); }
   StreamEvent(const StreamEvent&) = delete;
   StreamEvent& operator=(const StreamEvent&) = delete;
 
-  auto in(Operation& operation) noexcept { return event_.in(operation); }
+  auto in(Operation& operation) noexcept { return happened_.in(operation); }
 
  private:
-  void on_reached(const Status& status) noexcept override {
-    engine_.submit(make_command([this, status] { event_.happen(status); }));
+  bool look() noexcept override {
+    Status status;
+    try {
+      if (!event_.is_done()) return false;
+    } catch (const Error& error) {
+      status = error.status();
+    }
+    happened_.happen(status);
+    return true;
   }
 
-  Engine& engine_;
-  ExternalEvent event_;
+  EventCache& cache_;
+  gpu::Event event_;
+  ExternalEvent happened_;
 };
 
 }  // namespace tersum::runtime

@@ -35,7 +35,9 @@ class ExternalEvent {
 
   Awaiter in(Operation& operation) noexcept { return {*this, operation}; }
 
+  /// The first time counts.
   void happen(const Status& status = Status::ok()) {
+    if (happened_) return;
     happened_ = true;
     status_ = status;
     if (!waiter_) return;

@@ -171,8 +171,7 @@ void Operation::body_ended(const Status& status) noexcept {
 }
 
 void Operation::finish_if_quiet() {
-  if (body_ended_ && !awaits_verdict_ && in_flight_.empty() && outside_ == 0)
-    engine_.retire(*this);
+  if (body_ended_ && !awaits_verdict_ && in_flight_.empty() && outside_ == 0) engine_.retire(*this);
 }
 
 std::string Operation::missing_ranks() const {
