@@ -109,7 +109,8 @@ const float* DeviceCodec::input_of(const Piece& piece) {
     auto& table = device_.tables(job_.slice).inputs;
     if (table) {
       std::vector<void*> data;
-      for (const auto& part : job_.parts) data.push_back(const_cast<std::byte*>(part.data));
+      for (const auto& part : job_.parts)
+        if (part.count > 0) data.push_back(const_cast<std::byte*>(part.data));
       table->rebind(data, stream_);
     } else {
       std::vector<gpu::BucketTensor> tensors;

@@ -68,7 +68,7 @@ class ExchangeDevice final : public DeviceExchange {
   std::array<gpu::Stream, kStreams> streams_{
       gpu::Stream(gpu::StreamPriority::High), gpu::Stream(gpu::StreamPriority::High),
       gpu::Stream(gpu::StreamPriority::High), gpu::Stream(gpu::StreamPriority::High)};
-  EventCache events_;
+  EventCache events_{device_};
   gpu::BufferPool memory_;
   PinnedPool pinned_;
   std::unordered_map<const Compressor*, std::unique_ptr<gpu::Twin>> twins_;

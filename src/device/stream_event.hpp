@@ -4,17 +4,23 @@
 #include <memory>
 #include <vector>
 
+#include "cuda/buffer.hpp"
 #include "cuda/event.hpp"
 #include "src/engine/engine.hpp"
 #include "src/engine/external_event.hpp"
 
 namespace tersum::runtime {
 
-/// Events that wander from wait to wait. One thread at a time.
+/// Events of one device that wander from wait to wait. One thread at a time.
 class EventCache {
  public:
+  explicit EventCache(int device) : device_(device) {}
+
   gpu::Event take() {
-    if (free_.empty()) return gpu::Event();
+    if (free_.empty()) {
+      const gpu::DeviceGuard guard(device_);
+      return gpu::Event();
+    }
     gpu::Event event = std::move(free_.back());
     free_.pop_back();
     return event;
@@ -22,6 +28,7 @@ class EventCache {
   void give(gpu::Event event) { free_.push_back(std::move(event)); }
 
  private:
+  const int device_;
   std::vector<gpu::Event> free_;
 };
 
