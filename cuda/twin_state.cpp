@@ -30,26 +30,30 @@ constexpr std::size_t stride_of(std::size_t count) {
 
 }  // namespace
 
-TwinState::TwinState(std::size_t arrays, std::size_t count, StreamView stream, bool masked)
+TwinState::TwinState(std::size_t arrays, std::size_t count, StreamView stream, bool masked,
+                     Steps steps)
     : arrays_(arrays),
       count_(count),
       stride_(stride_of(count)),
       mask_words_(masked ? mask_words_for(count) : 0),
-      memory_(kHintBytes + 2 * arrays * stride_of(count) +
-              2 * mask_words_ * sizeof(std::uint32_t)) {
+      steps_(steps),
+      memory_(kHintBytes +
+              (steps == Steps::Final ? 1 : 2) *
+                  (arrays * stride_of(count) + mask_words_ * sizeof(std::uint32_t))) {
   written_.reserve(kReservedRanges);
   check(cudaMemsetAsync(memory_.data(), 0, memory_.bytes(), stream.get()), "cudaMemsetAsync");
 }
 
 std::uint32_t* TwinState::mask(bool next) const noexcept {
   if (mask_words_ == 0) return nullptr;
-  auto* masks =
-      reinterpret_cast<std::uint32_t*>(memory_.data() + kHintBytes + 2 * arrays_ * stride_);
-  return masks + (next != swapped_ ? mask_words_ : 0);
+  const std::size_t halves = steps_ == Steps::Final ? 1 : 2;
+  auto* masks = reinterpret_cast<std::uint32_t*>(memory_.data() + kHintBytes +
+                                                 halves * arrays_ * stride_);
+  return masks + (is_second(next) ? mask_words_ : 0);
 }
 
 std::byte* TwinState::array(std::size_t index, bool next) const noexcept {
-  const std::size_t half = next != swapped_ ? arrays_ : 0;
+  const std::size_t half = is_second(next) ? arrays_ : 0;
   return memory_.data() + kHintBytes + (half + index) * stride_;
 }
 
@@ -66,7 +70,7 @@ std::uint32_t* TwinState::hint() const noexcept {
 }
 
 void TwinState::mark_written(std::size_t offset, std::size_t count) {
-  if (count == 0) return;
+  if (count == 0 || steps_ == Steps::Final) return;
   Range range{offset, offset + count};
   const auto first =
       std::lower_bound(written_.begin(), written_.end(), range.begin,
@@ -85,6 +89,7 @@ void TwinState::mark_written(std::size_t offset, std::size_t count) {
 }
 
 void TwinState::commit(StreamView stream) {
+  if (steps_ == Steps::Final) return;
   if (written_.size() == 1 && written_[0].begin == 0 && written_[0].end == count_) {
     swapped_ = !swapped_;
   } else {

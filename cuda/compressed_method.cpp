@@ -1,0 +1,74 @@
+#include <bit>
+#include <string>
+#include <utility>
+
+#include "compressors/wire_ids.hpp"
+#include "cuda/compressed.hpp"
+#include "cuda/compressed_layout.hpp"
+#include "cuda/twin_methods.hpp"
+#include "tersum/error.hpp"
+
+namespace tersum::gpu {
+namespace {
+
+std::unique_ptr<Twin> twin_of(const Compressor& compressor) {
+  auto twin = Twin::make(compressor);
+  if (twin == nullptr) {
+    throw Error(Code::Unsupported, compressor.spec() + " has no form on the GPU");
+  }
+  return twin;
+}
+
+CompressedMethod::Form form_of(const Compressor& compressor, const TwinParameters& parameters) {
+  if (parameters.wire_id == compressors::wire_id::kNone) {
+    throw Error(Code::Unsupported, "none compresses nothing: use PeerCommunicator::all_reduce()");
+  }
+  if (compressor.traits().aggregation == Aggregation::SparseMerge) {
+    return CompressedMethod::Form::Sparse;
+  }
+  const bool tiles = parameters.block == 0 ||
+                     (std::has_single_bit(parameters.block) && parameters.block <= kTile);
+  return tiles && parameters.arrays < 2 ? CompressedMethod::Form::Fused
+                                        : CompressedMethod::Form::Composed;
+}
+
+std::unique_ptr<TwinState> state_of(const Twin& twin, std::size_t count, StreamView stream,
+                                    TwinState::Steps steps) {
+  if (twin.state_arrays() == 0) return nullptr;
+  return twin.make_state(count, stream, steps);
+}
+
+}  // namespace
+
+CompressedMethod::CompressedMethod(std::shared_ptr<const Compressor> compressor)
+    : compressor_(std::move(compressor)), twin_(twin_of(*compressor_)) {
+  parameters_ = std::make_unique<TwinParameters>(*read_parameters(*compressor_));
+  form_ = form_of(*compressor_, *parameters_);
+  const auto reducer = compressor_->reducer();
+  reducer_ = twin_of(reducer ? *reducer : *compressor_);
+}
+
+CompressedMethod::~CompressedMethod() = default;
+CompressedMethod::CompressedMethod(CompressedMethod&&) noexcept = default;
+
+std::unique_ptr<TwinState> CompressedMethod::make_state(std::size_t count, StreamView stream,
+                                                        TwinState::Steps steps) const {
+  return state_of(*twin_, count, stream, steps);
+}
+
+std::unique_ptr<TwinState> CompressedMethod::make_reducer_state(std::size_t count,
+                                                                StreamView stream,
+                                                                TwinState::Steps steps) const {
+  return feeds_back_sums() ? state_of(*reducer_, count, stream, steps) : nullptr;
+}
+
+bool CompressedMethod::feeds_back_sums() const noexcept {
+  return compressor_->traits().aggregation == Aggregation::Recompress &&
+         reducer_->state_arrays() > 0;
+}
+
+std::size_t CompressedMethod::workspace_bytes(std::size_t, int) const {
+  return 0;
+}
+
+}  // namespace tersum::gpu

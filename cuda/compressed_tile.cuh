@@ -1,0 +1,141 @@
+// Tiles: 1024 elements in the registers of a warp, 32 per lane, and their way from and to memory.
+#pragma once
+
+#include "cuda/codec.cuh"
+#include "cuda/compressed_layout.hpp"
+
+namespace tersum::gpu {
+
+inline constexpr int kTileRows = 8;   // of 128 elements, 4 consecutive ones per lane
+inline constexpr int kPerLane = 32;   // elements of a tile
+
+/// A run of at most kTile elements of a call.
+struct Tile {
+  std::uint64_t first;   // element of the call
+  std::uint32_t count;   // 0: no such tile
+  bool whole;            // all elements are there, and everything is aligned to 16 bytes
+};
+
+/// Tile `index` of a share.
+__device__ inline Tile tile_of(const TileCall& call, int owner, std::uint32_t index) {
+  const std::uint64_t first = call.begin[owner] + std::uint64_t{index} * kTile;
+  const std::uint64_t end = call.begin[owner + 1];
+  const auto count =
+      first < end ? static_cast<std::uint32_t>(min(end - first, std::uint64_t{kTile})) : 0u;
+  return {first, count, call.aligned && count == kTile};
+}
+
+__device__ inline int lane_id() {
+  return static_cast<int>(threadIdx.x % 32);
+}
+
+/// Lane l has the elements 4 l to 4 l + 3 of each row of 128.
+struct RowsOfFour {
+  static __device__ void load(float (&x)[kPerLane], const float* from, const Tile& tile) {
+    const std::size_t end = tile.first + tile.count;
+    const std::size_t i = tile.first + lane_id() * 4;
+#pragma unroll
+    for (int row = 0; row < kTileRows; ++row) {
+      float4 v;
+      if (tile.whole) {
+        v = __ldcs(reinterpret_cast<const float4*>(from + i + row * 128));
+      } else {
+        v = load4(from, i + row * 128, end, false);
+      }
+      x[4 * row] = v.x;
+      x[4 * row + 1] = v.y;
+      x[4 * row + 2] = v.z;
+      x[4 * row + 3] = v.w;
+    }
+  }
+  static __device__ void store(const float (&x)[kPerLane], float* to, const Tile& tile) {
+    const std::size_t end = tile.first + tile.count;
+    const std::size_t i = tile.first + lane_id() * 4;
+#pragma unroll
+    for (int row = 0; row < kTileRows; ++row) {
+      const float4 v = make_float4(x[4 * row], x[4 * row + 1], x[4 * row + 2], x[4 * row + 3]);
+      if (tile.whole) {
+        __stcs(reinterpret_cast<float4*>(to + i + row * 128), v);
+      } else {
+        store4(to, i + row * 128, end, false, v);
+      }
+    }
+  }
+};
+
+/// Lane l has the elements l, l + 32, ...
+struct RowsOfOne {
+  static __device__ void load(float (&x)[kPerLane], const float* from, const Tile& tile) {
+    const float* mine = from + tile.first + lane_id();
+#pragma unroll
+    for (int row = 0; row < kPerLane; ++row) {
+      const bool inside = tile.whole || row * 32u + lane_id() < tile.count;
+      x[row] = inside ? __ldcs(mine + row * 32) : 0.0f;
+    }
+  }
+  static __device__ void store(const float (&x)[kPerLane], float* to, const Tile& tile) {
+    float* mine = to + tile.first + lane_id();
+#pragma unroll
+    for (int row = 0; row < kPerLane; ++row) {
+      if (tile.whole || row * 32u + lane_id() < tile.count) __stcs(mine + row * 32, x[row]);
+    }
+  }
+};
+
+/// x += residual
+template <class Rows, Nan kNan>
+__device__ inline void add_residual(float (&x)[kPerLane], const float* residual,
+                                    const Tile& tile) {
+  float e[kPerLane];
+  Rows::load(e, residual, tile);
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    float unused;
+    x[i] = sum_of<Source::Residual, kNan>(x[i], e[i], 0, 0, unused);
+  }
+}
+
+/// kWords words per lane, from and to an encoded tile: as few accesses as there can be, each of
+/// whole lines.
+template <int kWords>
+struct Words {
+  static __device__ void store(const std::uint32_t (&words)[kWords], std::byte* slot) {
+    constexpr int kFours = kWords / 4, kRest = kWords % 4;
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      reinterpret_cast<uint4*>(slot)[i * 32 + lane_id()] =
+          make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+    }
+    std::byte* rest = slot + kFours * 512;
+    if constexpr (kRest >= 2) {
+      reinterpret_cast<uint2*>(rest)[lane_id()] =
+          make_uint2(words[4 * kFours], words[4 * kFours + 1]);
+    }
+    if constexpr (kRest % 2 == 1) {
+      reinterpret_cast<std::uint32_t*>(rest + kRest / 2 * 256)[lane_id()] = words[kWords - 1];
+    }
+  }
+  static __device__ void load(std::uint32_t (&words)[kWords], const std::byte* slot) {
+    constexpr int kFours = kWords / 4, kRest = kWords % 4;
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      const uint4 v = __ldcg(reinterpret_cast<const uint4*>(slot) + i * 32 + lane_id());
+      words[4 * i] = v.x;
+      words[4 * i + 1] = v.y;
+      words[4 * i + 2] = v.z;
+      words[4 * i + 3] = v.w;
+    }
+    const std::byte* rest = slot + kFours * 512;
+    if constexpr (kRest >= 2) {
+      const uint2 v = __ldcg(reinterpret_cast<const uint2*>(rest) + lane_id());
+      words[4 * kFours] = v.x;
+      words[4 * kFours + 1] = v.y;
+    }
+    if constexpr (kRest % 2 == 1) {
+      words[kWords - 1] =
+          __ldcg(reinterpret_cast<const std::uint32_t*>(rest + kRest / 2 * 256) + lane_id());
+    }
+  }
+};
+
+}  // namespace tersum::gpu

@@ -1,0 +1,121 @@
+// Arithmetic of qint on the device (compressors/qint.cpp): draws, division, rounding.
+#pragma once
+
+#include "cuda/block_codec.cuh"
+
+namespace tersum::gpu {
+
+/// The draws of two chunks that start at elements e and e + 128, multiples of 8 for even lanes:
+/// lanes in pairs share groups, so each computes one.
+__device__ inline void draws_of_pair(const compressors::DrawStream& stream, std::uint64_t e, uint2& a,
+                              uint2& b) {
+  const bool odd = threadIdx.x % 2 != 0;
+  const uint4 group = draw_group(stream, e / 8 + (odd ? kChunk / 8 : 0));
+  const std::uint32_t first = __shfl_xor_sync(kAllLanes, odd ? group.x : group.z, 1);
+  const std::uint32_t second = __shfl_xor_sync(kAllLanes, odd ? group.y : group.w, 1);
+  a = odd ? make_uint2(first, second) : make_uint2(group.x, group.y);
+  b = odd ? make_uint2(group.z, group.w) : make_uint2(first, second);
+}
+
+/// (draw + 0.5) / 65536 of the low and of the high half of a word, exactly.
+__device__ inline float threshold_low(std::uint32_t draws) {
+  return __fsub_rn(float_of((draws << 7 & 0x7fff80u) | 0x3f800000u), 1.0f - 0x1p-17f);
+}
+__device__ inline float threshold_high(std::uint32_t draws) {
+  return __fsub_rn(float_of((draws >> 9 & 0x7fff80u) | 0x3f800000u), 1.0f - 0x1p-17f);
+}
+
+/// x / scale, rounded to nearest even, for every x of a block: two steps of refinement with the
+/// correctly rounded reciprocal, exact by Markstein's theorem while nothing under- or overflows.
+/// With a scale in the range below that can only happen to quotients so small that their code is 0
+/// whatever they are.
+struct Divider {
+  std::uint32_t magnitude;  // the scale's bits
+  float scale;
+  float reciprocal;
+  bool fast;
+
+  __device__ explicit Divider(std::uint32_t scale_bits) {
+    magnitude = scale_bits;
+    scale = float_of(scale_bits);
+    fast = scale_bits >= 0x2b800000u && scale_bits < 0x7e800000u;  // 2^-40, 2^126
+    reciprocal = __frcp_rn(fast ? scale : 1.0f);
+  }
+  __device__ float operator()(float x) const {
+    float q = __fmul_rn(x, reciprocal);
+    q = __fmaf_rn(__fmaf_rn(-scale, q, x), reciprocal, q);
+    return __fmaf_rn(__fmaf_rn(-scale, q, x), reciprocal, q);
+  }
+};
+
+/// The level of an element plus kIntegerOffset.
+template <bool kStochastic>
+__device__ inline float level_of(float quotient, float levels, float threshold) {
+  const float y = __fmul_rn(quotient, levels);
+  if constexpr (!kStochastic) return __fadd_rn(y, kIntegerOffset);
+  return __fadd_rd(__fadd_rn(y, threshold), kIntegerOffset);
+}
+
+/// What the number of bits makes of a scale.
+struct Levels {
+  int bits;
+  float count;    // 2^(bits - 1) - 1
+  float inverse;  // 1 / count
+};
+
+/// Codes of 4 elements, packed. `level` is what they stand for: levels plus kIntegerOffset.
+template <bool kStochastic>
+__device__ inline std::uint32_t quantise4(float4 x, const Divider& divide, const Levels& levels,
+                                          uint2 draws, float4& level) {
+  const std::uint32_t magnitude = divide.magnitude;
+  float q[4] = {x.x, x.y, x.z, x.w};
+  if (divide.fast) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) q[c] = divide(q[c]);
+  } else if (magnitude == 0 || magnitude >= kInfinityBits) {
+    level = make_float4(kIntegerOffset, kIntegerOffset, kIntegerOffset, kIntegerOffset);
+    return 0;
+  } else {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) q[c] = __fdiv_rn(q[c], float_of(magnitude));
+  }
+  const float threshold[4] = {threshold_low(draws.x), threshold_high(draws.x),
+                              threshold_low(draws.y), threshold_high(draws.y)};
+  const std::uint32_t mask = (1u << levels.bits) - 1;
+  std::uint32_t packed = 0;
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    q[c] = level_of<kStochastic>(q[c], levels.count, threshold[c]);
+    packed |= (bits_of(q[c]) & mask) << (c * levels.bits);
+  }
+  level = make_float4(q[0], q[1], q[2], q[3]);
+  return packed;
+}
+
+/// The residual of 4 elements.
+__device__ inline float4 left_of_levels4(float4 x, float4 level, const Divider& divide,
+                                         const Levels& levels) {
+  const auto left = [&](float element, float of) {
+    const float value = __fmul_rn(__fsub_rn(of, kIntegerOffset), levels.inverse);
+    return __fsub_rn(element, __fmul_rn(value, float_of(divide.magnitude)));
+  };
+  float4 rest = make_float4(left(x.x, level.x), left(x.y, level.y), left(x.z, level.z),
+                            left(x.w, level.w));
+  if (divide.magnitude >= 0x7e800000u) {  // only then can a product or a difference overflow
+    rest = make_float4(finite_or_zero(rest.x), finite_or_zero(rest.y), finite_or_zero(rest.z),
+                       finite_or_zero(rest.w));
+  }
+  return rest;
+}
+
+/// Bits of the largest magnitude, or more than those of any number if there is a NaN.
+__device__ inline std::uint32_t magnitude4(float4 x) {
+  return max(max(magnitude_of(x.x), magnitude_of(x.y)), max(magnitude_of(x.z), magnitude_of(x.w)));
+}
+
+/// The scale of a block of this magnitude.
+__device__ inline std::uint32_t scale_bits(std::uint32_t magnitude) {
+  return magnitude >= kInfinityBits ? kPoisonBits : magnitude;
+}
+
+}  // namespace tersum::gpu
