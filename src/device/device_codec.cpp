@@ -1,12 +1,10 @@
 // Slices in device memory: the compressors' twins, on a stream of the exchange's own.
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <cstring>
 
-#include "cuda/divide.hpp"
 #include "cuda/error.hpp"
-#include "src/device/exchange_device.hpp"
+#include "src/device/device_slice.hpp"
 #include "src/device/stream_event.hpp"
 
 namespace tersum::runtime {
@@ -33,29 +31,19 @@ class DeviceCodec final : public SliceCodec {
   Task<> store(bool sums) override;
 
  private:
-  std::size_t element() const noexcept { return element_bytes(job_.dtype); }
-  float* values_of(const Piece& piece) const noexcept { return values_ + piece.at; }
-  const float* input_of(const Piece& piece);
+  std::size_t element() const noexcept { return slice_.element(); }
+  std::size_t count() const noexcept { return slice_.count(); }
+  const std::vector<Piece>& parts() const noexcept { return slice_.parts(); }
   void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
-  void average(const Piece& piece) const;
-  void encode_all(const Compressor& compressor, std::span<const Piece> pieces, bool reducing,
-                  std::byte* out);
-  void decode_all(const Compressor& compressor, std::span<const Piece> pieces,
-                  std::span<const std::byte> payloads, std::uint32_t encoder, bool add);
-  void store_results();
+  Task<std::size_t> encode_with(const Compressor& compressor, std::span<const Piece> pieces,
+                                bool reducing, std::span<std::byte> out);
   void check_payloads(std::span<const Piece> pieces, const PayloadMessage& message) const;
-  std::span<std::byte> workspace(const gpu::Twin& twin, std::size_t count);
 
   ExchangeDevice& device_;
   Operation& op_;
   const SliceJob& job_;
-  const std::size_t count_;
-  const std::vector<Piece> parts_;
-  gpu::StreamView stream_;
-  ExchangeDevice::StatusWord status_;
-  gpu::BufferLease values_lease_, workspace_;
-  float* values_ = nullptr;
-  bool inputs_read_ = false;   // converted to values
+  DeviceSlice slice_;
+  const gpu::StreamView stream_;
   gpu::BufferLease payloads_;  // linear: of all parts, one after the other
   std::span<std::byte> sums_;  // dense
   std::vector<PinnedLease> messages_;
@@ -63,23 +51,11 @@ class DeviceCodec final : public SliceCodec {
 };
 
 DeviceCodec::DeviceCodec(ExchangeDevice& device, Operation& op, const SliceJob& job)
-    : device_(device), op_(op), job_(job), count_(job.count()), parts_(whole_parts(job)) {
-  const gpu::DeviceGuard guard(device_.device());
-  stream_ = device_.stream(job.slice);
-  if (job.dense) return;
-  status_ = device_.take_status(stream_);
-  if (parts_.size() == 1 && job.dtype == DType::Float32) {
-    values_ = reinterpret_cast<float*>(job.parts[0].result);
-  } else {
-    values_lease_ = device_.memory().acquire(count_ * sizeof(float), stream_);
-    values_ = values_lease_.as<float>();
-  }
-}
+    : device_(device), op_(op), job_(job), slice_(device, op, job), stream_(slice_.stream()) {}
 
 DeviceCodec::~DeviceCodec() {
   const gpu::DeviceGuard guard(device_.device());
   if (pending_) cudaStreamSynchronize(stream_.get());  // after a failure; copies end soon
-  if (status_) device_.give_status(std::move(status_));
 }
 
 std::span<std::byte> DeviceCodec::message(std::size_t bytes) {
@@ -95,93 +71,13 @@ void DeviceCodec::copy(void* to, const void* from, std::size_t bytes, cudaMemcpy
   gpu::check(cudaMemcpyAsync(to, from, bytes, kind, stream_.get()), "cudaMemcpyAsync");
 }
 
-std::span<std::byte> DeviceCodec::workspace(const gpu::Twin& twin, std::size_t count) {
-  const std::size_t needed = twin.workspace_bytes(count);
-  if (workspace_.bytes() < needed) workspace_ = device_.memory().acquire(needed, stream_);
-  return {workspace_.data(), workspace_.bytes()};
-}
-
-/// The piece's elements as fp32: the user's own memory if it is fp32, else converted to values.
-const float* DeviceCodec::input_of(const Piece& piece) {
-  if (job_.dtype == DType::Float32)
-    return reinterpret_cast<const float*>(piece.part->data) + piece.begin;
-  if (!std::exchange(inputs_read_, true)) {
-    auto& table = device_.tables(job_.slice).inputs;
-    if (table) {
-      std::vector<void*> data;
-      for (const auto& part : job_.parts)
-        if (part.count > 0) data.push_back(const_cast<std::byte*>(part.data));
-      table->rebind(data, stream_);
-    } else {
-      std::vector<gpu::BucketTensor> tensors;
-      for (const Piece& whole : parts_)
-        tensors.push_back(
-            {const_cast<std::byte*>(whole.part->data), whole.count, job_.dtype, whole.at});
-      table = std::make_unique<gpu::GatherPlan>(tensors, stream_);
-    }
-    table->gather(stream_, values_);
-  }
-  return values_of(piece);
-}
-
-void DeviceCodec::average(const Piece& piece) const {
-  if (job_.op == ReduceOp::Average)
-    gpu::divide(stream_, values_of(piece), piece.count, static_cast<float>(op_.size()));
-}
-
-/// Payloads of `pieces` to `out`, in device memory.
-void DeviceCodec::encode_all(const Compressor& compressor, std::span<const Piece> pieces,
-                             bool reducing, std::byte* out) {
-  const gpu::Twin& twin = device_.twin(compressor);
-  const auto me = static_cast<std::uint32_t>(op_.group().world());
-  for (const Piece& piece : pieces) {
-    CompressorState* state = reducing ? piece.part->reducer_state : piece.part->state;
-    if (reducing) average(piece);
-    twin.compress(stream_, reducing ? values_of(piece) : input_of(piece), piece.count,
-                  context_of(piece, reducing ? kReducerRank : me), twin_state_of(state), out,
-                  workspace(twin, piece.count));
-    out += payload_stride(twin.payload_bytes(piece.count));
-  }
-}
-
-/// `payloads` are in device memory.
-void DeviceCodec::decode_all(const Compressor& compressor, std::span<const Piece> pieces,
-                             std::span<const std::byte> payloads, std::uint32_t encoder, bool add) {
-  const gpu::Twin& twin = device_.twin(compressor);
-  std::size_t at = 0;
-  for (const Piece& piece : pieces) {
-    const auto payload = payloads.subspan(at, twin.payload_bytes(piece.count));
-    const SliceContext context = context_of(piece, encoder);
-    const auto space = workspace(twin, piece.count);
-    if (add)
-      twin.decompress_add(stream_, payload, context, 1.0f, values_of(piece), piece.count, space,
-                          *status_);
-    else
-      twin.decompress(stream_, payload, context, values_of(piece), piece.count, space, *status_);
-    at += payload_stride(payload.size());
-  }
-}
-
-/// From values to the parts' results.
-void DeviceCodec::store_results() {
-  if (!values_lease_.data()) return;  // they are there
-  auto& table = device_.tables(job_.slice).results;
-  if (!table) {
-    std::vector<gpu::BucketTensor> tensors;
-    for (const Piece& whole : parts_)
-      tensors.push_back({whole.part->result, whole.count, job_.dtype, whole.at});
-    table = std::make_unique<gpu::GatherPlan>(tensors, stream_);
-  }
-  table->scatter(stream_, values_);
-}
-
 // ---- dense ----
 
 Task<std::span<const std::byte>> DeviceCodec::gather() {
-  const auto gathered = message(count_ * element());
+  const auto gathered = message(count() * element());
   {
     const gpu::DeviceGuard guard(device_.device());
-    for (const Piece& piece : parts_)
+    for (const Piece& piece : parts())
       copy(gathered.data() + piece.at * element(), piece.part->data, piece.count * element(),
            cudaMemcpyDeviceToHost);
   }
@@ -192,14 +88,14 @@ Task<std::span<const std::byte>> DeviceCodec::gather() {
 }
 
 std::span<std::byte> DeviceCodec::sums() {
-  if (sums_.empty()) sums_ = message(count_ * element());
+  if (sums_.empty()) sums_ = message(count() * element());
   return sums_;
 }
 
 Task<> DeviceCodec::scatter() {
   {
     const gpu::DeviceGuard guard(device_.device());
-    for (const Piece& piece : parts_)
+    for (const Piece& piece : parts())
       copy(piece.part->result, sums_.data() + piece.at * element(), piece.count * element(),
            cudaMemcpyHostToDevice);
   }
@@ -213,15 +109,15 @@ Task<> DeviceCodec::scatter() {
 Task<std::span<const std::byte>> DeviceCodec::encode_bodies() {
   const Compressor& compressor = *job_.compressor;
   std::size_t body_bytes = 0;
-  for (const Piece& piece : parts_)
+  for (const Piece& piece : parts())
     body_bytes += compressor.max_payload_bytes(piece.count) - kHeader;
   const auto bodies = message(body_bytes);
   {
     const gpu::DeviceGuard guard(device_.device());
-    payloads_ = device_.memory().acquire(room_for(compressor, parts_), stream_);
-    encode_all(compressor, parts_, false, payloads_.data());
+    payloads_ = device_.memory().acquire(room_for(compressor, parts()), stream_);
+    slice_.encode(compressor, parts(), false, payloads_.data());
     std::size_t at = 0, body = 0;
-    for (const Piece& piece : parts_) {
+    for (const Piece& piece : parts()) {
       const std::size_t bytes = compressor.max_payload_bytes(piece.count);
       copy(bodies.data() + body, payloads_.data() + at + kHeader, bytes - kHeader,
            cudaMemcpyDeviceToHost);
@@ -240,7 +136,7 @@ Task<> DeviceCodec::decode_bodies(std::span<const std::byte> bodies) {
   {
     const gpu::DeviceGuard guard(device_.device());
     std::size_t at = 0, body = 0;
-    for (const Piece& piece : parts_) {
+    for (const Piece& piece : parts()) {
       const std::size_t bytes = compressor.max_payload_bytes(piece.count);
       copy(payloads_.data() + at + kHeader, bodies.data() + body, bytes - kHeader,
            cudaMemcpyHostToDevice);
@@ -248,7 +144,7 @@ Task<> DeviceCodec::decode_bodies(std::span<const std::byte> bodies) {
       at += payload_stride(bytes);
     }
     const auto me = static_cast<std::uint32_t>(op_.group().world());
-    decode_all(compressor, parts_, {payloads_.data(), at}, me, false);
+    slice_.decode(compressor, parts(), {payloads_.data(), at}, me, false);
   }
   Task<> storing = store(false);
   co_await storing;
@@ -256,25 +152,13 @@ Task<> DeviceCodec::decode_bodies(std::span<const std::byte> bodies) {
 
 // ---- payloads of pieces ----
 
-Task<std::size_t> DeviceCodec::encode(std::span<const Piece> pieces, std::span<std::byte> out) {
-  {
-    const gpu::DeviceGuard guard(device_.device());
-    const auto payloads = device_.memory().acquire(out.size(), stream_);
-    encode_all(*job_.compressor, pieces, false, payloads.data());
-    copy(out.data(), payloads.data(), out.size(), cudaMemcpyDeviceToHost);
-  }
-  StreamEvent encoded(device_.engine(), device_.events(), stream_);
-  co_await encoded.in(op_);
-  pending_ = false;
-  co_return out.size();
-}
-
-Task<std::size_t> DeviceCodec::encode_sums(std::span<const Piece> pieces,
+Task<std::size_t> DeviceCodec::encode_with(const Compressor& compressor,
+                                           std::span<const Piece> pieces, bool reducing,
                                            std::span<std::byte> out) {
   {
     const gpu::DeviceGuard guard(device_.device());
     const auto payloads = device_.memory().acquire(out.size(), stream_);
-    encode_all(*job_.reducer, pieces, true, payloads.data());
+    slice_.encode(compressor, pieces, reducing, payloads.data());
     copy(out.data(), payloads.data(), out.size(), cudaMemcpyDeviceToHost);
   }
   StreamEvent encoded(device_.engine(), device_.events(), stream_);
@@ -283,9 +167,19 @@ Task<std::size_t> DeviceCodec::encode_sums(std::span<const Piece> pieces,
   co_return out.size();
 }
 
+Task<std::size_t> DeviceCodec::encode(std::span<const Piece> pieces, std::span<std::byte> out) {
+  return encode_with(*job_.compressor, pieces, false, out);
+}
+
+Task<std::size_t> DeviceCodec::encode_sums(std::span<const Piece> pieces,
+                                           std::span<std::byte> out) {
+  return encode_with(*job_.reducer, pieces, true, out);
+}
+
 Task<> DeviceCodec::clear() {
   const gpu::DeviceGuard guard(device_.device());
-  gpu::check(cudaMemsetAsync(values_, 0, count_ * sizeof(float), stream_.get()), "cudaMemsetAsync");
+  gpu::check(cudaMemsetAsync(slice_.values(), 0, count() * sizeof(float), stream_.get()),
+             "cudaMemsetAsync");
   co_return;
 }
 
@@ -320,7 +214,7 @@ Task<> DeviceCodec::decode(const Compressor& compressor, std::span<const Piece> 
                        {}, message.sender));
   const auto payloads = device_.memory().acquire(room, stream_);
   copy(payloads.data(), message.bytes.data(), room, cudaMemcpyHostToDevice);
-  decode_all(compressor, pieces, {payloads.data(), room}, message.encoder, add);
+  slice_.decode(compressor, pieces, {payloads.data(), room}, message.encoder, add);
   co_return;
 }
 
@@ -328,14 +222,14 @@ Task<> DeviceCodec::store(bool sums) {
   {
     const gpu::DeviceGuard guard(device_.device());
     if (sums)
-      for (const Piece& piece : parts_) average(piece);
-    store_results();
-    status_->fetch(stream_);
+      for (const Piece& piece : parts()) slice_.average(piece);
+    slice_.store();
+    slice_.status().fetch(stream_);
   }
   StreamEvent stored(device_.engine(), device_.events(), stream_);
   co_await stored.in(op_);
   pending_ = false;
-  if (const Status status = status_->status(); !status.is_ok()) throw Error(status);
+  if (const Status status = slice_.status().status(); !status.is_ok()) throw Error(status);
 }
 
 }  // namespace
