@@ -1,6 +1,15 @@
-// The device side of the copy-engine all-reduce between two ranks: copy engines carry slices into
-// the peer's staging memory, and these kernels say that a slice has arrived, wait for it, add, and
-// give the staging memory back.
+// The device side of exchanges by copy engines between two ranks. Copy engines carry slices into
+// the peer's staging memory, as large as it takes, and one kernel takes out what has arrived.
+//
+// It must not wait for the end of a slice: what streams do for each other around a copy costs ten
+// microseconds and more, and small slices are slow. So the data are their own flags: staging memory
+// is blank, filled with a word that stands for nothing, wherever nothing has arrived, and is made
+// blank again behind what has been taken. A word that is not blank has arrived. Data that hold this
+// very word, and the end of a run that is no whole vector, wait for the end of their slice, which a
+// copy of four bytes behind it tells.
+//
+// In place a result may be written only where the own values have left: each block tells the peer's
+// block of the same number what has arrived here.
 #include "cuda/collective_kernels.hpp"
 #include "cuda/collective_launch.cuh"
 #include "cuda/error.hpp"
@@ -10,22 +19,51 @@
 namespace tersum::gpu {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kUnroll = 4;
+constexpr unsigned kThreads = 512;
+constexpr int kVectors = 4;                     // of a thread in a chunk
+constexpr std::uint32_t kStep = kThreads * 16;  // bytes from one vector of a thread to the next
+constexpr std::uint32_t kChunk = kVectors * kStep;
+constexpr unsigned kCopyBlocks = 32;
 
-__global__ void wait_for_slices(const __grid_constant__ Group group, std::uint32_t index,
-                                std::uint32_t in_flight) {
+__global__ void make_blank(uint4* staging, std::uint64_t vectors) {
+  const std::uint64_t step = std::uint64_t{gridDim.x} * blockDim.x;
+  for (std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < vectors;
+       i += step) {
+    staging[i] = make_uint4(kBlank, kBlank, kBlank, kBlank);
+  }
+}
+
+__global__ void wait_for_slot(const __grid_constant__ Group group, std::uint32_t used) {
   if (load_relaxed(&group.progress->failed) != 0) return;
   const int peer = 1 - group.rank;
-  const std::uint32_t wanted = group.progress->slices + index - in_flight;
+  const std::uint32_t wanted = group.progress->slices_sent + used;
   const auto& flag = board_of(group, group.rank).slice_emptied[peer].value;
   Watch(group).wait(peer, [&] { return has_reached(load_acquire(&flag), wanted); });
 }
 
-__global__ void signal_slice(const __grid_constant__ Group group, std::uint32_t index) {
+/// Does what a copy engine would do, for a run that copy engines might cut inside of words.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    copy_slice(const __grid_constant__ Group group, std::byte* to, const std::byte* from,
+               std::uint64_t bytes, std::uint32_t* full) {
   if (load_relaxed(&group.progress->failed) != 0) return;
-  store_release(&board_of(group, 1 - group.rank).slice_full[group.rank].value,
-                group.progress->slices + index + 1);
+  const std::uint64_t step = std::uint64_t{gridDim.x} * kStep;
+  for (std::uint64_t at = (std::uint64_t{blockIdx.x} * kThreads + threadIdx.x) * 16; at < bytes;
+       at += step) {
+    const auto values = load_elements<T, uint4>(from + at, false, bytes - at);
+    store_elements<T, uint4>(to + at, values, true, bytes - at);
+  }
+  __syncthreads();
+  std::uint32_t& copied = group.progress->copied_blocks;
+  if (threadIdx.x != 0) return;
+  __threadfence_system();
+  if (atomicAdd(&copied, 1u) + 1 != gridDim.x) return;
+  copied = 0;
+  store_release(full, 1);
+}
+
+__device__ inline bool has_arrived(uint4 v) {
+  return v.x != kBlank && v.y != kBlank && v.z != kBlank && v.w != kBlank;
 }
 
 /// By value: a choice between references would put the vectors into memory.
@@ -33,101 +71,270 @@ __device__ inline uint4 choose(bool first, uint4 a, uint4 b) {
   return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
 }
 
-template <class T, bool kSum, int kVectors>
-__device__ void reduce_vectors(const Group& group, const Slice& slice, const std::byte* staged,
-                               std::uint64_t at, std::uint64_t step) {
-  uint4 own[kVectors], other[kVectors];
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const std::uint64_t offset = at + i * step;
-    own[i] = load_elements<T, uint4>(slice.input + offset, slice.aligned, slice.bytes - offset);
-    other[i] = __ldcg(reinterpret_cast<const uint4*>(staged + offset));
+/// A block's work on an operation.
+template <class T, bool kCombine, bool kSum>
+class Taker {
+ public:
+  __device__ Taker(const Group& group, const SliceExchange& exchange, bool* alive)
+      : group_(group),
+        exchange_(exchange),
+        board_(board_of(group, group.rank)),
+        peer_(1 - group.rank),
+        watch_(group),
+        alive_(alive) {
+    arrived_ = group.progress->chunks_arrived[blockIdx.x];
+    left_ = group.progress->chunks_left[blockIdx.x];
   }
+
+  /// Takes the chunk at `at` in the slice that begins at `start`; false if it will not come.
+  __device__ bool take(std::byte* staged, std::uint64_t start, std::uint32_t slot,
+                       std::uint64_t at) {
+    const std::uint64_t offset = start + at + threadIdx.x * 16;
+    uint4 own[kVectors], values[kVectors];
+    if constexpr (kCombine) load(exchange_.own, exchange_.received_bytes, offset, own);
+    std::byte* from = staged + at + threadIdx.x * 16;
+    if (!await(from, slot, offset, values)) *alive_ = false;
+    __syncthreads();
+    if (!*alive_) return false;
+    ++arrived_;
+    if (threadIdx.x == 0) {
+      store_relaxed(&board_of(group_, peer_).chunks_left[blockIdx.x].value, arrived_);
+    }
+    if (exchange_.in_place && !await_own()) return false;
+    store(offset, own, values);
+    const uint4 blank = make_uint4(kBlank, kBlank, kBlank, kBlank);
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const std::uint64_t offset = at + i * step;
-    const bool own_first = group.rank == 0;
-    Accumulators<T, uint4, kSum> sums;
-    sums.begin(choose(own_first, own[i], other[i]), slice.arithmetic);
-    sums.add(choose(own_first, other[i], own[i]), slice.arithmetic);
-    store_elements<T, uint4>(slice.output + offset, sums.result(slice.arithmetic, group.size),
-                             slice.aligned, slice.bytes - offset);
+    for (int i = 0; i < kVectors; ++i) {
+      if (offset + i * kStep < exchange_.received_bytes) store_volatile(from + i * kStep, blank);
+    }
+    return true;
   }
+
+  /// Copies the chunk at `at` of what stays here.
+  __device__ void keep(std::uint64_t at) const {
+    const std::uint64_t offset = at + threadIdx.x * 16;
+    uint4 values[kVectors];
+    load(exchange_.own, exchange_.kept_bytes, offset, values);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const std::uint64_t here = offset + i * kStep;
+      if (here >= exchange_.kept_bytes) break;
+      store_elements<T, uint4>(exchange_.kept + here, values[i], exchange_.aligned,
+                               exchange_.kept_bytes - here);
+    }
+  }
+
+  /// After a slice: the last block that has taken its part makes its slot free.
+  __device__ bool give_back(std::uint32_t slot, std::uint32_t number) {
+    __syncthreads();
+    if (threadIdx.x != 0) return true;
+    std::uint32_t& taken = group_.progress->slice_taken[slot];
+    __threadfence();
+    if (atomicAdd(&taken, 1u) + 1 != gridDim.x) return true;
+    std::uint32_t& full = board_.slice_full[slot].value;
+    if (!watch_.wait(peer_, [&] { return load_acquire(&full) != 0; })) return false;
+    full = 0;
+    taken = 0;
+    store_release(&board_of(group_, peer_).slice_emptied[group_.rank].value, number);
+    return true;
+  }
+
+  /// After the operation, with how many slices there were; what the last block does ends it.
+  __device__ void finish(std::uint32_t sent, std::uint32_t received, std::uint32_t chunks_sent) {
+    Progress& progress = *group_.progress;
+    if (threadIdx.x != 0) return;
+    progress.chunks_arrived[blockIdx.x] = arrived_;
+    progress.chunks_left[blockIdx.x] += chunks_sent;
+    __threadfence();
+    if (atomicAdd(&progress.finished_blocks, 1u) + 1 != gridDim.x) return;
+    progress.finished_blocks = 0;
+    const std::uint32_t all = progress.slices_sent + sent;
+    const std::uint32_t* emptied = &board_.slice_emptied[peer_].value;
+    if (!watch_.wait(peer_, [&] { return has_reached(load_acquire(emptied), all); })) return;
+    progress.slices_sent = all;
+    progress.slices_received += received;
+  }
+
+ private:
+  __device__ void load(const std::byte* from, std::uint64_t bytes, std::uint64_t offset,
+                       uint4 (&values)[kVectors]) const {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const std::uint64_t here = offset + i * kStep;
+      if (here < bytes) {
+        values[i] = load_elements<T, uint4>(from + here, exchange_.aligned, bytes - here);
+      }
+    }
+  }
+
+  /// Waits for this thread's vectors: the last one of the warp first, so that few threads look for
+  /// what is not there yet.
+  __device__ bool await(const std::byte* from, std::uint32_t slot, std::uint64_t offset,
+                        uint4 (&values)[kVectors]) {
+    const std::uint64_t end = exchange_.received_bytes;
+    const std::uint32_t* full = &board_.slice_full[slot].value;
+    const auto arrives = [&](int i) {
+      const bool whole = offset + i * kStep + 16 <= end;
+      return watch_.wait(peer_, [&] {
+        const bool over = load_acquire(full) != 0;
+        values[i] = load_volatile(from + i * kStep);
+        return over || (whole && has_arrived(values[i]));
+      });
+    };
+    bool good = true;
+    const std::uint64_t last = offset + (31 - threadIdx.x % 32) * 16 + (kVectors - 1) * kStep;
+    if (threadIdx.x % 32 == 31 && last < end) good = arrives(kVectors - 1);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (offset + i * kStep < end) values[i] = load_volatile(from + i * kStep);
+    }
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const std::uint64_t here = offset + i * kStep;
+      if (here >= end || (here + 16 <= end && has_arrived(values[i]))) continue;
+      good = good && arrives(i);
+    }
+    return good;
+  }
+
+  /// Waits until the own values of the chunk have arrived at the peer; all threads of the block.
+  __device__ bool await_own() {
+    ++left_;
+    if (threadIdx.x == 0) {
+      const std::uint32_t* flag = &board_.chunks_left[blockIdx.x].value;
+      if (!watch_.wait(peer_, [&] { return has_reached(load_relaxed(flag), left_); })) {
+        *alive_ = false;
+      }
+    }
+    __syncthreads();
+    return *alive_;
+  }
+
+  __device__ void store(std::uint64_t offset, const uint4 (&own)[kVectors],
+                        const uint4 (&values)[kVectors]) const {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const std::uint64_t here = offset + i * kStep;
+      if (here >= exchange_.received_bytes) break;
+      uint4 result = values[i];
+      if constexpr (kCombine) {
+        const bool own_first = group_.rank == 0;
+        Accumulators<T, uint4, kSum> sums;
+        sums.begin(choose(own_first, own[i], values[i]), exchange_.arithmetic);
+        sums.add(choose(own_first, values[i], own[i]), exchange_.arithmetic);
+        result = sums.result(exchange_.arithmetic, 2);
+      }
+      store_elements<T, uint4>(exchange_.output + here, result, exchange_.aligned,
+                               exchange_.received_bytes - here);
+    }
+  }
+
+  const Group& group_;
+  const SliceExchange& exchange_;
+  Board& board_;
+  int peer_;
+  Watch watch_;
+  bool* alive_;
+  std::uint32_t arrived_, left_;
+};
+
+/// Chunks of a run that this block takes.
+__device__ inline std::uint32_t chunks_of(std::uint64_t bytes, std::uint64_t slice_bytes) {
+  std::uint32_t count = 0;
+  for (std::uint64_t start = 0; start < bytes; start += slice_bytes) {
+    const std::uint64_t here = min(slice_bytes, bytes - start);
+    const std::uint64_t chunks = (here + kChunk - 1) / kChunk;
+    if (blockIdx.x < chunks) {
+      count += static_cast<std::uint32_t>((chunks - blockIdx.x + gridDim.x - 1) / gridDim.x);
+    }
+  }
+  return count;
 }
 
-/// The last block to come here gives the slice back and, after the last slice, ends the operation.
-__device__ void finish_slice(const Group& group, const Slice& slice) {
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  Progress& progress = *group.progress;
-  const std::uint32_t done = progress.slices + slice.index + 1;
-  __threadfence();
-  if (atomicAdd(&progress.finished_blocks, 1u) + 1 != gridDim.x) return;
-  progress.finished_blocks = 0;
-  if (slice.index + 1 == slice.count) progress.slices = done;
-  store_release(&board_of(group, 1 - group.rank).slice_emptied[group.rank].value, done);
-}
-
-template <class T, bool kSum>
+template <class T, bool kCombine, bool kSum>
 __global__ void __launch_bounds__(kThreads)
-    reduce_slice(const __grid_constant__ Group group, const __grid_constant__ Slice slice) {
+    take_slices(const __grid_constant__ Group group,
+                const __grid_constant__ SliceExchange exchange) {
   __shared__ bool alive;
-  const int peer = 1 - group.rank;
-  if (threadIdx.x == 0) {
-    const auto& flag = board_of(group, group.rank).slice_full[peer].value;
-    const std::uint32_t wanted = group.progress->slices + slice.index + 1;
-    alive = load_relaxed(&group.progress->failed) == 0 &&
-            Watch(group).wait(peer, [&] { return has_reached(load_acquire(&flag), wanted); });
-  }
+  if (load_relaxed(&group.progress->failed) != 0) return;
+  if (threadIdx.x == 0) alive = true;
   __syncthreads();
-  if (!alive) return;
-  const std::byte* staged = group.arena[group.rank] + group.slices_offset + slice.staging_offset;
-  const std::uint64_t step = std::uint64_t{gridDim.x} * kThreads * sizeof(uint4);
-  std::uint64_t at = (std::uint64_t{blockIdx.x} * kThreads + threadIdx.x) * sizeof(uint4);
-  for (; at + (kUnroll - 1) * step < slice.bytes; at += kUnroll * step) {
-    reduce_vectors<T, kSum, kUnroll>(group, slice, staged, at, step);
+  const std::uint32_t received_before = group.progress->slices_received;
+  Taker<T, kCombine, kSum> taker(group, exchange, &alive);
+  const std::uint64_t end = max(exchange.received_bytes, exchange.kept_bytes);
+  std::uint32_t slice = 0;
+  for (std::uint64_t start = 0; start < end; start += exchange.slice_bytes, ++slice) {
+    const std::uint32_t slot = slice % exchange.slots;
+    std::byte* staged = group.arena[group.rank] + group.slices_offset + slot * exchange.slice_bytes;
+    const std::uint64_t bytes = min(exchange.slice_bytes, end - start);
+    for (std::uint64_t at = std::uint64_t{blockIdx.x} * kChunk; at < bytes;
+         at += std::uint64_t{gridDim.x} * kChunk) {
+      if (!kCombine && start + at < exchange.kept_bytes) taker.keep(start + at);
+      if (start + at < exchange.received_bytes && !taker.take(staged, start, slot, at)) return;
+    }
+    if (start < exchange.received_bytes && !taker.give_back(slot, received_before + slice + 1)) {
+      return;
+    }
   }
-  for (; at < slice.bytes; at += step) {
-    reduce_vectors<T, kSum, 1>(group, slice, staged, at, step);
-  }
-  finish_slice(group, slice);
+  const auto count = [&](std::uint64_t run) {
+    return static_cast<std::uint32_t>((run + exchange.slice_bytes - 1) / exchange.slice_bytes);
+  };
+  taker.finish(count(exchange.sent_bytes), count(exchange.received_bytes),
+               chunks_of(exchange.sent_bytes, exchange.slice_bytes));
 }
 
 }  // namespace
 
-void launch_slice_wait(const Group& group, std::uint32_t index, std::uint32_t in_flight,
-                       StreamView stream) {
-  wait_for_slices<<<1, 1, 0, stream.get()>>>(group, index, in_flight);
-  check_launch("wait_for_slices");
+void launch_make_blank(std::byte* staging, std::size_t bytes, StreamView stream) {
+  make_blank<<<256, 256, 0, stream.get()>>>(reinterpret_cast<uint4*>(staging), bytes / 16);
+  check_launch("make_blank");
 }
 
-void launch_slice_signal(const Group& group, std::uint32_t index, StreamView stream) {
-  signal_slice<<<1, 1, 0, stream.get()>>>(group, index);
-  check_launch("signal_slice");
+void launch_slot_wait(const Group& group, std::uint32_t used, StreamView stream) {
+  wait_for_slot<<<1, 1, 0, stream.get()>>>(group, used);
+  check_launch("wait_for_slot");
 }
 
-void launch_slice_reduce(const Group& group, const Slice& slice, DType dtype, int blocks,
-                         StreamView stream) {
-  const ReduceOp op = slice.arithmetic.op;
+void launch_slice_copy(const Group& group, std::byte* to, const std::byte* from,
+                       std::uint64_t bytes, std::uint32_t* full, DType dtype, StreamView stream) {
+  with_copy_type(dtype, [&]<class T>() {
+    copy_slice<T><<<kCopyBlocks, kThreads, 0, stream.get()>>>(group, to, from, bytes, full);
+  });
+  check_launch("copy_slice");
+}
+
+void launch_slices(const Group& group, const SliceExchange& exchange, DType dtype, int blocks,
+                   StreamView stream) {
+  const auto go = [&](auto kernel) {
+    launch(kernel, static_cast<unsigned>(blocks), kThreads, false, stream, group, exchange);
+  };
+  if (!exchange.combine) {
+    return with_copy_type(dtype, [&]<class T>() { go(take_slices<T, false, true>); });
+  }
+  const ReduceOp op = exchange.arithmetic.op;
   with_element_type(dtype, [&]<class T>() {
     if (op == ReduceOp::Sum || op == ReduceOp::Average) {
-      reduce_slice<T, true><<<blocks, kThreads, 0, stream.get()>>>(group, slice);
+      go(take_slices<T, true, true>);
     } else {
-      reduce_slice<T, false><<<blocks, kThreads, 0, stream.get()>>>(group, slice);
+      go(take_slices<T, true, false>);
     }
   });
-  check_launch("reduce_slice");
 }
 
 void load_slice_kernels() {
   for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
-    with_element_type(static_cast<DType>(dtype), [&]<class T>() {
-      load_kernel(reduce_slice<T, true>);
-      load_kernel(reduce_slice<T, false>);
+    with_copy_type(static_cast<DType>(dtype), []<class T>() {
+      load_kernel(take_slices<T, false, true>);
+      load_kernel(copy_slice<T>);
+    });
+    with_element_type(static_cast<DType>(dtype), []<class T>() {
+      load_kernel(take_slices<T, true, true>);
+      load_kernel(take_slices<T, true, false>);
     });
   }
-  load_kernel(wait_for_slices);
-  load_kernel(signal_slice);
+  load_kernel(wait_for_slot);
+  load_kernel(make_blank);
 }
 
 }  // namespace tersum::gpu

@@ -21,9 +21,11 @@ enum class Algorithm {
   Auto,            ///< by the table in PeerSettings
   Packets,         ///< flags inside the data, everything to everybody: small
   PacketsTwoShot,  ///< the same in two steps (all-reduce): three and more ranks
+  Lines,           ///< 120 bytes with one flag, everything to everybody: middle, NVLink only
+  LinesTwoShot,    ///< the same in two steps (all-reduce): three and more ranks
   Push,            ///< chunks with a flag each, through queues, everything to everybody
   PushTwoShot,     ///< the same as a reduce-scatter and an all-gather (all-reduce)
-  CopyEngines,     ///< copy engines carry slices, kernels add (all-reduce of two ranks): large
+  CopyEngines,     ///< copy engines carry slices, kernels add; between two ranks: large
 };
 
 std::string_view to_string(Algorithm algorithm) noexcept;
@@ -33,11 +35,16 @@ std::string_view to_string(Algorithm algorithm) noexcept;
 struct AlgorithmTable {
   std::size_t packets_bytes = 0;           ///< up to here Packets
   std::size_t packets_two_shot_bytes = 0;  ///< all-reduce: then up to here PacketsTwoShot
-  std::size_t push_bytes = 0;              ///< all-reduce: then up to here Push
-  std::size_t copy_engines_bytes = 0;  ///< all-reduce of two: from here on CopyEngines; 0: never
+  /// Then up to here Lines; an all-reduce of more than two ranks: LinesTwoShot, up to a share (one
+  /// rank's part) of this size. 0 where the GPUs have no NVLink.
+  std::size_t lines_bytes = 0;
+  std::size_t push_bytes = 0;          ///< all-reduce: then up to here Push
+  std::size_t copy_engines_bytes = 0;  ///< two ranks: from here on CopyEngines; 0: never
 
   /// Measured on two H200 with NVLink; for more ranks estimated.
   static AlgorithmTable for_ranks(int size) noexcept;
+
+  friend bool operator==(const AlgorithmTable&, const AlgorithmTable&) = default;
 };
 
 /// Must be the same on all ranks.
@@ -46,21 +53,23 @@ struct PeerSettings {
   std::chrono::milliseconds timeout{30'000};
   /// Zero: for_ranks(size).
   AlgorithmTable table;
-  /// Lets each kernel be set up while the one before it runs (programmatic dependent launch). Only
-  /// for groups whose GPUs run no other group of peers at the same time: kernels that wait for
-  /// their turn can keep another group's from starting.
+  /// Lets each kernel be set up while the one before it runs (programmatic dependent launch), not
+  /// only small ones. Only for groups whose GPUs run no other group of peers at the same time:
+  /// kernels that wait for their turn can keep another group's from starting.
   bool early_launch = false;
+  int cell_blocks = 0;  ///< most blocks of packets and lines, at most 128; 0: 128
   int push_blocks = 0;  ///< most blocks of a push, at most 128; 0: 128
   /// Chunks that a block sends ahead of their flags, 1 to 4.
   int push_lead = 1;
   std::size_t slot_bytes = 16384;  ///< of a slot in a queue, a multiple of 4096
   int slots = 4;                   ///< of a queue
-  /// Takes staging memory and streams for Algorithm::CopyEngines, in groups of two ranks.
-  bool copy_engines = false;
-  std::size_t slice_bytes = std::size_t{32} << 20;  ///< most that a copy engine carries at once
-  int slices = 4;                                   ///< that fit into the staging memory
-  /// Of the kernel that adds a slice. At most 128: it waits for the peer on every multiprocessor
-  /// that it gets, and must leave room for the kernel that tells the peer.
+  /// Takes staging memory (slices x slice_bytes) and streams for Algorithm::CopyEngines, in groups
+  /// of two ranks; without, Auto does not choose it.
+  bool copy_engines = true;
+  std::size_t slice_bytes = std::size_t{128} << 20;  ///< most that a copy engine carries at once
+  int slices = 2;                                    ///< that fit into the staging memory
+  /// Of the kernel that takes slices, at most 128. It waits for the peer on every multiprocessor
+  /// that it gets.
   int slice_blocks = 128;
 };
 

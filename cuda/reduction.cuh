@@ -183,4 +183,19 @@ void with_element_type(DType dtype, Function&& function) {
   }
 }
 
+/// Calls function.template operator()<T>() with an integer type as wide as the dtype's elements.
+template <class Function>
+void with_copy_type(DType dtype, Function&& function) {
+  switch (element_bytes(dtype)) {
+    case 8:
+      return function.template operator()<std::int64_t>();
+    case 4:
+      return function.template operator()<std::int32_t>();
+    case 2:
+      return function.template operator()<std::int16_t>();
+    default:
+      return function.template operator()<std::uint8_t>();
+  }
+}
+
 }  // namespace tersum::gpu
