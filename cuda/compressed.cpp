@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "compressors/wire_ids.hpp"
+#include "cuda/compressed_composed.hpp"
 #include "cuda/compressed_kernels.hpp"
 #include "cuda/compressed_plan.hpp"
 #include "cuda/error.hpp"
@@ -119,8 +120,12 @@ void CompressedCommunicator::all_reduce(const CompressedMethod& method,
   check_slice(method, slice, op, state_->group.size);
   if (slice.count == 0) return;
   const DeviceGuard guard(state_->peers.device());
+  if (method.form() != CompressedMethod::Form::Fused) {
+    return run_composed(state_->peers, method, slice, op, stream);
+  }
   state_->run_fused(method, slice, op, stream);
-  if (method.twin().state_arrays() > 0) slice.state->mark_written(slice.context.offset, slice.count);
+  if (method.twin().state_arrays() > 0)
+    slice.state->mark_written(slice.context.offset, slice.count);
   if (method.feeds_back_sums()) {
     std::uint64_t begin[kMaxPeers + 1];
     share_out(slice.count, share_unit(method), state_->group.size, begin);

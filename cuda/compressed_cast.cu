@@ -38,8 +38,8 @@ struct Cast {
     __device__ void finish(const TileCall&, std::uint32_t) const {}
   };
 
-  static __device__ Coded encode(float (&x)[kPerLane], const Tile&, const TileCall&,
-                                 const Context&, std::uint32_t, bool keep_left) {
+  static __device__ Coded encode(float (&x)[kPerLane], const Tile&, const TileCall&, const Context&,
+                                 std::uint32_t, bool keep_left) {
     Coded coded;
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {

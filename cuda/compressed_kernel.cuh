@@ -173,7 +173,8 @@ class TileWorker {
 
 template <class Codec>
 __global__ void __launch_bounds__(kTileThreads, Codec::kBlocks)
-    all_reduce_tiles(const __grid_constant__ TileGroup group, const __grid_constant__ TileCall call) {
+    all_reduce_tiles(const __grid_constant__ TileGroup group,
+                     const __grid_constant__ TileCall call) {
   begin_after_previous();
   if (load_relaxed(&group.progress->failed) != 0) return;
   TileWorker<Codec>(group, call).run();

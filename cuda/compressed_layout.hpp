@@ -33,9 +33,9 @@ struct TileProgress {
 struct TileGroup {
   int rank;
   int size;
-  std::byte* arena[kMaxPeers];   ///< of each rank: flags, then queues
-  std::uint32_t warps;           ///< that the arena has queues for
-  std::uint64_t queue_offset;    ///< in the arena: [way][warp][source][slot] tiles
+  std::byte* arena[kMaxPeers];  ///< of each rank: flags, then queues
+  std::uint32_t warps;          ///< that the arena has queues for
+  std::uint64_t queue_offset;   ///< in the arena: [way][warp][source][slot] tiles
   TileProgress* tiles;
   Progress* progress;
   Mailbox* mailbox;
@@ -83,12 +83,12 @@ struct TileCall {
   std::uint64_t begin[kMaxPeers + 1];  ///< share r is the elements from begin[r] to begin[r + 1]
   TileMemory sender;
   TileMemory reducer;
-  bool aligned;          ///< all arrays are at multiples of 16 bytes
-  std::uint32_t tiles;   ///< of the largest share
-  std::uint32_t block;   ///< elements that share a scale; divides kTile
-  int block_shift;       ///< log2 of it
-  float factor;          ///< of sums: 1, or 1 / ranks where that is exact
-  float divisor;         ///< of sums, after the factor
+  bool aligned;         ///< all arrays are at multiples of 16 bytes
+  std::uint32_t tiles;  ///< of the largest share
+  std::uint32_t block;  ///< elements that share a scale; divides kTile
+  int block_shift;      ///< log2 of it
+  float factor;         ///< of sums: 1, or 1 / ranks where that is exact
+  float divisor;        ///< of sums, after the factor
   std::uint32_t world_rank;
   TileDraws draws;
 };

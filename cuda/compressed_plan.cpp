@@ -64,6 +64,13 @@ void check_slice(const CompressedMethod& method, const CompressedSlice& slice, R
   if (method.feeds_back_sums()) {
     check_state(method, method.reducer(), slice.reducer_state, slice, "reducer's state");
   }
+  const bool draws = method.compressor().traits().randomised;
+  const bool fused = method.form() == CompressedMethod::Form::Fused;
+  refuse_unless(!draws || !fused || slice.context.offset % 8 == 0, method,
+                "slices begin at multiples of a block");
+  refuse_unless(slice.step == nullptr || !draws || fused, method,
+                "only fused kernels read the step on the device");
+  refuse_unless(slice.decoded != nullptr || fused, method, "a DecodeStatus is needed");
   const std::size_t needed = method.workspace_bytes(slice.count, ranks);
   refuse_unless(slice.workspace.size() >= needed, method,
                 "the workspace has " + std::to_string(slice.workspace.size()) + " bytes, needs " +
@@ -99,8 +106,8 @@ TileCall plan_tiles(const CompressedMethod& method, const CompressedSlice& slice
     (exact ? call.factor : call.divisor) = exact ? 1.0f / size : size;
   }
   call.world_rank = slice.context.rank;
-  call.draws = {slice.context.seed, slice.context.key, slice.context.step,
-                nullptr,            nullptr,           offset};
+  call.draws = {
+      slice.context.seed, slice.context.key, slice.context.step, nullptr, nullptr, offset};
   if (slice.step != nullptr) {
     call.draws.step_counter = slice.step->device();
     if (slice.count_step) {

@@ -18,9 +18,8 @@ __device__ float larger(float a, float x) {
 /// The key of the draws of one gradient in one step (compressors/philox.hpp).
 __device__ compressors::DrawStream draws_of(const TileDraws& draws, std::uint64_t step) {
   const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
-  const compressors::DrawStream seed{{low(draws.seed), low(draws.seed >> 32)},
-                                     low(step),
-                                     low(step >> 32)};
+  const compressors::DrawStream seed{
+      {low(draws.seed), low(draws.seed >> 32)}, low(step), low(step >> 32)};
   const uint4 words = draw_group(seed, draws.key);
   return {{words.x, words.y}, 0, static_cast<std::uint32_t>(compressors::Purpose::Rounding)};
 }
@@ -165,7 +164,8 @@ struct QInt {
     if (call.block < 128) {
 #pragma unroll
       for (int row = 0; row < kTileRows; ++row) {
-        if ((lane_id() * 4 & (call.block - 1)) == 0) scales[scale_index(call, row)] = coded.scale[row];
+        if ((lane_id() * 4 & (call.block - 1)) == 0)
+          scales[scale_index(call, row)] = coded.scale[row];
       }
       return;
     }
@@ -193,8 +193,8 @@ struct QInt {
   template <bool kAdd>
   static __device__ void decode(const Coded& coded, const TileCall&, float (&x)[kPerLane]) {
     constexpr std::uint32_t kHalf = 1u << (kBits - 1), kMask = 2 * kHalf - 1;
-    constexpr std::uint32_t kHalves = kHalf | kHalf << kBits | kHalf << 2 * kBits |
-                                      kHalf << 3 * kBits;
+    constexpr std::uint32_t kHalves =
+        kHalf | kHalf << kBits | kHalf << 2 * kBits | kHalf << 3 * kBits;
     // Levels plus kHalf, as the low bits of a float from 2^23 on.
     constexpr float kOffset = 8388608.0f + static_cast<float>(kHalf);
 #pragma unroll
@@ -228,7 +228,8 @@ void with_bits(int bits, const Function& function) {
   [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
     ((bits == kIndex + 2 ? function.template operator()<QInt<kIndex + 2, kStochastic>>() : void()),
      ...);
-  }(std::make_integer_sequence<int, 7>());
+  }
+  (std::make_integer_sequence<int, 7>());
 }
 
 }  // namespace

@@ -38,12 +38,14 @@ struct Sign {
         sum = __fadd_rn(sum, fabsf(x[block * kBlockRows + row]));
       }
       const std::uint32_t first = block * kBlock;
-      const float mean = mean_of(sum, first < part.count ? min(part.count - first, kBlock) : kBlock);
+      const float mean =
+          mean_of(sum, first < part.count ? min(part.count - first, kBlock) : kBlock);
       coded.scale[block] = mean;
 #pragma unroll
       for (int row = block * kBlockRows; row < (block + 1) * kBlockRows; ++row) {
         if (!is_poison(mean)) coded.words[0] |= bits_of(x[row]) >> 31 << row;
-        if (keep_left) x[row] = is_poison(mean) ? 0.0f : __fsub_rn(x[row], signed_mean(mean, x[row]));
+        if (keep_left)
+          x[row] = is_poison(mean) ? 0.0f : __fsub_rn(x[row], signed_mean(mean, x[row]));
       }
     }
     return coded;
@@ -87,15 +89,15 @@ template <class Function>
 void with_block(std::uint32_t block, const Function& function) {
   [&]<int... kShift>(std::integer_sequence<int, kShift...>) {
     ((block == 32u << kShift ? function.template operator()<Sign<1 << kShift>>() : void()), ...);
-  }(std::make_integer_sequence<int, 6>());
+  }
+  (std::make_integer_sequence<int, 6>());
 }
 
 }  // namespace
 
 void launch_tiles_sign(const TileGroup& group, const TileCall& call, int blocks,
                        StreamView stream) {
-  with_block(call.block,
-             [&]<class Codec>() { launch_tiles<Codec>(group, call, blocks, stream); });
+  with_block(call.block, [&]<class Codec>() { launch_tiles<Codec>(group, call, blocks, stream); });
 }
 
 void load_tile_kernels_sign() {

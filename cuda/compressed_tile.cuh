@@ -6,14 +6,14 @@
 
 namespace tersum::gpu {
 
-inline constexpr int kTileRows = 8;   // of 128 elements, 4 consecutive ones per lane
-inline constexpr int kPerLane = 32;   // elements of a tile
+inline constexpr int kTileRows = 8;  // of 128 elements, 4 consecutive ones per lane
+inline constexpr int kPerLane = 32;  // elements of a tile
 
 /// A run of at most kTile elements of a call.
 struct Tile {
-  std::uint64_t first;   // element of the call
-  std::uint32_t count;   // 0: no such tile
-  bool whole;            // all elements are there, and everything is aligned to 16 bytes
+  std::uint64_t first;  // element of the call
+  std::uint32_t count;  // 0: no such tile
+  bool whole;           // all elements are there, and everything is aligned to 16 bytes
 };
 
 /// Tile `index` of a share.
@@ -84,8 +84,7 @@ struct RowsOfOne {
 
 /// x += residual
 template <class Rows, Nan kNan>
-__device__ inline void add_residual(float (&x)[kPerLane], const float* residual,
-                                    const Tile& tile) {
+__device__ inline void add_residual(float (&x)[kPerLane], const float* residual, const Tile& tile) {
   float e[kPerLane];
   Rows::load(e, residual, tile);
 #pragma unroll

@@ -7,8 +7,8 @@ namespace tersum::gpu {
 
 /// The draws of two chunks that start at elements e and e + 128, multiples of 8 for even lanes:
 /// lanes in pairs share groups, so each computes one.
-__device__ inline void draws_of_pair(const compressors::DrawStream& stream, std::uint64_t e, uint2& a,
-                              uint2& b) {
+__device__ inline void draws_of_pair(const compressors::DrawStream& stream, std::uint64_t e,
+                                     uint2& a, uint2& b) {
   const bool odd = threadIdx.x % 2 != 0;
   const uint4 group = draw_group(stream, e / 8 + (odd ? kChunk / 8 : 0));
   const std::uint32_t first = __shfl_xor_sync(kAllLanes, odd ? group.x : group.z, 1);
@@ -99,8 +99,8 @@ __device__ inline float4 left_of_levels4(float4 x, float4 level, const Divider& 
     const float value = __fmul_rn(__fsub_rn(of, kIntegerOffset), levels.inverse);
     return __fsub_rn(element, __fmul_rn(value, float_of(divide.magnitude)));
   };
-  float4 rest = make_float4(left(x.x, level.x), left(x.y, level.y), left(x.z, level.z),
-                            left(x.w, level.w));
+  float4 rest =
+      make_float4(left(x.x, level.x), left(x.y, level.y), left(x.z, level.z), left(x.w, level.w));
   if (divide.magnitude >= 0x7e800000u) {  // only then can a product or a difference overflow
     rest = make_float4(finite_or_zero(rest.x), finite_or_zero(rest.y), finite_or_zero(rest.z),
                        finite_or_zero(rest.w));
