@@ -29,37 +29,60 @@ __device__ inline int lane_id() {
   return static_cast<int>(threadIdx.x % 32);
 }
 
+/// Accesses to the end of a share, or unaligned ones: rare, and apart so that they cost the others
+/// nothing.
+static __device__ __noinline__ float4 load4_part(const float* from, std::size_t i,
+                                                 std::size_t end) {
+  return load4(from, i, end, false);
+}
+static __device__ __noinline__ void store4_part(float* to, std::size_t i, std::size_t end,
+                                                float4 v) {
+  store4(to, i, end, false, v);
+}
+
 /// Lane l has the elements 4 l to 4 l + 3 of each row of 128.
 struct RowsOfFour {
   static __device__ void load(float (&x)[kPerLane], const float* from, const Tile& tile) {
-    const std::size_t end = tile.first + tile.count;
     const std::size_t i = tile.first + lane_id() * 4;
+    float4 rows[kTileRows];
+    if (tile.whole) {
 #pragma unroll
-    for (int row = 0; row < kTileRows; ++row) {
-      float4 v;
-      if (tile.whole) {
-        v = __ldcs(reinterpret_cast<const float4*>(from + i + row * 128));
-      } else {
-        v = load4(from, i + row * 128, end, false);
+      for (int row = 0; row < kTileRows; ++row) {
+        rows[row] = __ldcs(reinterpret_cast<const float4*>(from + i) + row * 32);
       }
-      x[4 * row] = v.x;
-      x[4 * row + 1] = v.y;
-      x[4 * row + 2] = v.z;
-      x[4 * row + 3] = v.w;
+    } else {
+#pragma unroll
+      for (int row = 0; row < kTileRows; ++row) {
+        rows[row] = load4_part(from, i + row * 128, tile.first + tile.count);
+      }
+    }
+#pragma unroll
+    for (int row = 0; row < kTileRows; ++row) put(x, row, rows[row]);
+  }
+
+  static __device__ void store(const float (&x)[kPerLane], float* to, const Tile& tile) {
+    const std::size_t i = tile.first + lane_id() * 4;
+    if (tile.whole) {
+#pragma unroll
+      for (int row = 0; row < kTileRows; ++row) {
+        __stcs(reinterpret_cast<float4*>(to + i) + row * 32, get(x, row));
+      }
+    } else {
+#pragma unroll
+      for (int row = 0; row < kTileRows; ++row) {
+        store4_part(to, i + row * 128, tile.first + tile.count, get(x, row));
+      }
     }
   }
-  static __device__ void store(const float (&x)[kPerLane], float* to, const Tile& tile) {
-    const std::size_t end = tile.first + tile.count;
-    const std::size_t i = tile.first + lane_id() * 4;
-#pragma unroll
-    for (int row = 0; row < kTileRows; ++row) {
-      const float4 v = make_float4(x[4 * row], x[4 * row + 1], x[4 * row + 2], x[4 * row + 3]);
-      if (tile.whole) {
-        __stcs(reinterpret_cast<float4*>(to + i + row * 128), v);
-      } else {
-        store4(to, i + row * 128, end, false, v);
-      }
-    }
+
+  static __device__ float4 get(const float (&x)[kPerLane], int row) {
+    return make_float4(x[4 * row], x[4 * row + 1], x[4 * row + 2], x[4 * row + 3]);
+  }
+  static __device__ void put(float (&x)[kPerLane], int row, float4 v) {
+    x[4 * row] = v.x;
+    x[4 * row + 1] = v.y;
+    x[4 * row + 2] = v.z;
+    x[4 * row + 3] = v.w;
   }
 };
 
@@ -67,17 +90,27 @@ struct RowsOfFour {
 struct RowsOfOne {
   static __device__ void load(float (&x)[kPerLane], const float* from, const Tile& tile) {
     const float* mine = from + tile.first + lane_id();
+    if (tile.whole) {
 #pragma unroll
-    for (int row = 0; row < kPerLane; ++row) {
-      const bool inside = tile.whole || row * 32u + lane_id() < tile.count;
-      x[row] = inside ? __ldcs(mine + row * 32) : 0.0f;
+      for (int row = 0; row < kPerLane; ++row) x[row] = __ldcs(mine + row * 32);
+    } else {
+#pragma unroll
+      for (int row = 0; row < kPerLane; ++row) {
+        x[row] = row * 32u + lane_id() < tile.count ? __ldcs(mine + row * 32) : 0.0f;
+      }
     }
   }
+
   static __device__ void store(const float (&x)[kPerLane], float* to, const Tile& tile) {
     float* mine = to + tile.first + lane_id();
+    if (tile.whole) {
 #pragma unroll
-    for (int row = 0; row < kPerLane; ++row) {
-      if (tile.whole || row * 32u + lane_id() < tile.count) __stcs(mine + row * 32, x[row]);
+      for (int row = 0; row < kPerLane; ++row) __stcs(mine + row * 32, x[row]);
+    } else {
+#pragma unroll
+      for (int row = 0; row < kPerLane; ++row) {
+        if (row * 32u + lane_id() < tile.count) __stcs(mine + row * 32, x[row]);
+      }
     }
   }
 };
