@@ -36,7 +36,7 @@ std::size_t lay_out(TileGroup& group, const Group& peers, int blocks) {
   group.early = peers.early;
   const std::size_t queues = std::size_t{2} * group.warps * static_cast<std::size_t>(group.size);
   group.queue_offset = (queues * sizeof(Flag) + kTileBytes - 1) / kTileBytes * kTileBytes;
-  return group.queue_offset + queues * kTileSlots * kTileBytes;
+  return group.queue_offset + queues * kRunSlots * kMaxRun * kTileBytes;
 }
 
 }  // namespace
@@ -90,7 +90,7 @@ struct CompressedCommunicator::State {
   void run_fused(const CompressedMethod& method, const CompressedSlice& slice, ReduceOp op,
                  StreamView stream) const {
     const TileCall call = plan_tiles(method, slice, op, group.size);
-    const int most = static_cast<int>(std::min<std::uint32_t>(call.tiles, kMaxTileBlocks));
+    const int most = static_cast<int>(std::min<std::uint32_t>(call.runs, kMaxTileBlocks));
     const int used = std::min(blocks, most);
     const TwinParameters& parameters = method.parameters();
     switch (parameters.wire_id) {

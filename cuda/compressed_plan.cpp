@@ -14,6 +14,9 @@ namespace {
 /// What shares of methods without blocks are made of: a few lines of memory.
 constexpr std::size_t kCastUnit = 256;
 
+/// Elements of a share from which on warps send several tiles at a time.
+constexpr std::uint64_t kLongShare = std::uint64_t{8} << 20;
+
 void refuse_unless(bool condition, const CompressedMethod& method, const std::string& what) {
   if (!condition) throw Error(Code::InvalidArgument, method.compressor().spec() + ": " + what);
 }
@@ -86,7 +89,8 @@ TileCall plan_tiles(const CompressedMethod& method, const CompressedSlice& slice
   share_out(slice.count, unit, ranks, call.begin);
   std::uint64_t longest = 0;
   for (int r = 0; r < ranks; ++r) longest = std::max(longest, call.begin[r + 1] - call.begin[r]);
-  call.tiles = static_cast<std::uint32_t>((longest + kTile - 1) / kTile);
+  call.run = longest >= kLongShare ? kMaxRun : 1;
+  call.runs = static_cast<std::uint32_t>((longest + kTile * call.run - 1) / (kTile * call.run));
   const std::uint64_t offset = slice.context.offset;
   if (method.twin().state_arrays() > 0) call.sender = memory_of(slice.state, offset);
   if (method.feeds_back_sums()) call.reducer = memory_of(slice.reducer_state, offset);

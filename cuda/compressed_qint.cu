@@ -27,8 +27,9 @@ __device__ compressors::DrawStream draws_of(const TileDraws& draws, std::uint64_
 template <int kBits, bool kStochastic>
 struct QInt {
   using Rows = RowsOfFour;
-  static constexpr int kWords = kBits;
-  static constexpr int kBlocks = kStochastic ? 2 : 3;  // on a multiprocessor at once
+  using Codes = Words<kBits>;
+  static constexpr int kWords = Codes::kCount;
+  static constexpr int kBlocks = kStochastic ? 3 : 4;  // on a multiprocessor at once
   static constexpr Nan kNan = Nan::Any;
   static constexpr float kCount = static_cast<float>((1 << (kBits - 1)) - 1);
   static constexpr float kInverse = 1.0f / kCount;
@@ -192,8 +193,8 @@ struct QInt {
   }
 
   static __device__ void store(const Coded& coded, const TileCall& call, std::byte* slot) {
-    Words<kWords>::store(coded.words, slot);
-    auto* scales = reinterpret_cast<float*>(slot + kWords * 128);
+    Codes::store(coded.words, slot);
+    auto* scales = reinterpret_cast<float*>(slot + kBits * 64);
     if (call.block < 128) {
 #pragma unroll
       for (int row = 0; row < kTileRows; ++row) {
@@ -213,8 +214,8 @@ struct QInt {
 
   static __device__ Coded load(const TileCall& call, const std::byte* slot) {
     Coded coded;
-    Words<kWords>::load(coded.words, slot);
-    const auto* scales = reinterpret_cast<const float*>(slot + kWords * 128);
+    Codes::load(coded.words, slot);
+    const auto* scales = reinterpret_cast<const float*>(slot + kBits * 64);
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
       if (row == 0 || begins_block(call, row)) {
@@ -228,7 +229,7 @@ struct QInt {
 
   /// x = or += what the codes stand for.
   template <bool kAdd>
-  static __device__ void decode(const Coded& coded, const TileCall&, float (&x)[kPerLane]) {
+  static __device__ void decode(const Coded& coded, float (&x)[kPerLane]) {
     constexpr std::uint32_t kHalf = 1u << (kBits - 1), kMask = 2 * kHalf - 1;
     constexpr std::uint32_t kHalves =
         kHalf | kHalf << kBits | kHalf << 2 * kBits | kHalf << 3 * kBits;

@@ -1,4 +1,4 @@
-// Tiles: 1024 elements in the registers of a warp, 32 per lane, and their way from and to memory.
+// Tiles: 512 elements in the registers of a warp, 16 per lane, and their way from and to memory.
 #pragma once
 
 #include "cuda/codec.cuh"
@@ -6,8 +6,8 @@
 
 namespace tersum::gpu {
 
-inline constexpr int kTileRows = 8;  // of 128 elements, 4 consecutive ones per lane
-inline constexpr int kPerLane = 32;  // elements of a tile
+inline constexpr int kTileRows = 4;  // of 128 elements, 4 consecutive ones per lane
+inline constexpr int kPerLane = 16;  // elements of a tile
 
 /// A run of at most kTile elements of a call.
 struct Tile {
@@ -75,6 +75,14 @@ struct RowsOfFour {
     }
   }
 
+  /// Zeros where there are no elements.
+  static __device__ void clear_beyond(float (&x)[kPerLane], const Tile& tile) {
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (i / 4 * 128u + lane_id() * 4 + i % 4 >= tile.count) x[i] = 0.0f;
+    }
+  }
+
   static __device__ float4 get(const float (&x)[kPerLane], int row) {
     return make_float4(x[4 * row], x[4 * row + 1], x[4 * row + 2], x[4 * row + 3]);
   }
@@ -113,6 +121,13 @@ struct RowsOfOne {
       }
     }
   }
+
+  static __device__ void clear_beyond(float (&x)[kPerLane], const Tile& tile) {
+#pragma unroll
+    for (int row = 0; row < kPerLane; ++row) {
+      if (row * 32u + lane_id() >= tile.count) x[row] = 0.0f;
+    }
+  }
 };
 
 /// x += residual
@@ -127,28 +142,33 @@ __device__ inline void add_residual(float (&x)[kPerLane], const float* residual,
   }
 }
 
-/// kWords words per lane, from and to an encoded tile: as few accesses as there can be, each of
-/// whole lines.
-template <int kWords>
+/// kHalves 16-bit words per lane, from and to an encoded tile: as few accesses as there can be,
+/// each of whole lines. An odd one is in the lower half of the last word.
+template <int kHalves>
 struct Words {
-  static __device__ void store(const std::uint32_t (&words)[kWords], std::byte* slot) {
-    constexpr int kFours = kWords / 4, kRest = kWords % 4;
+  static constexpr int kCount = (kHalves + 1) / 2;
+  static constexpr int kWhole = kHalves / 2, kFours = kWhole / 4, kRest = kWhole % 4;
+
+  static __device__ void store(const std::uint32_t (&words)[kCount], std::byte* slot) {
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
       reinterpret_cast<uint4*>(slot)[i * 32 + lane_id()] =
           make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
     }
-    std::byte* rest = slot + kFours * 512;
     if constexpr (kRest >= 2) {
-      reinterpret_cast<uint2*>(rest)[lane_id()] =
+      reinterpret_cast<uint2*>(slot + kFours * 512)[lane_id()] =
           make_uint2(words[4 * kFours], words[4 * kFours + 1]);
     }
     if constexpr (kRest % 2 == 1) {
-      reinterpret_cast<std::uint32_t*>(rest + kRest / 2 * 256)[lane_id()] = words[kWords - 1];
+      reinterpret_cast<std::uint32_t*>(slot + (kWhole - 1) * 128)[lane_id()] = words[kWhole - 1];
+    }
+    if constexpr (kHalves % 2 == 1) {
+      reinterpret_cast<std::uint16_t*>(slot + kWhole * 128)[lane_id()] =
+          static_cast<std::uint16_t>(words[kWhole]);
     }
   }
-  static __device__ void load(std::uint32_t (&words)[kWords], const std::byte* slot) {
-    constexpr int kFours = kWords / 4, kRest = kWords % 4;
+
+  static __device__ void load(std::uint32_t (&words)[kCount], const std::byte* slot) {
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
       const uint4 v = __ldcg(reinterpret_cast<const uint4*>(slot) + i * 32 + lane_id());
@@ -157,15 +177,18 @@ struct Words {
       words[4 * i + 2] = v.z;
       words[4 * i + 3] = v.w;
     }
-    const std::byte* rest = slot + kFours * 512;
     if constexpr (kRest >= 2) {
-      const uint2 v = __ldcg(reinterpret_cast<const uint2*>(rest) + lane_id());
+      const uint2 v = __ldcg(reinterpret_cast<const uint2*>(slot + kFours * 512) + lane_id());
       words[4 * kFours] = v.x;
       words[4 * kFours + 1] = v.y;
     }
     if constexpr (kRest % 2 == 1) {
-      words[kWords - 1] =
-          __ldcg(reinterpret_cast<const std::uint32_t*>(rest + kRest / 2 * 256) + lane_id());
+      words[kWhole - 1] =
+          __ldcg(reinterpret_cast<const std::uint32_t*>(slot + (kWhole - 1) * 128) + lane_id());
+    }
+    if constexpr (kHalves % 2 == 1) {
+      words[kWhole] =
+          __ldcg(reinterpret_cast<const std::uint16_t*>(slot + kWhole * 128) + lane_id());
     }
   }
 };

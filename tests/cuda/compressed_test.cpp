@@ -376,7 +376,7 @@ TEST(CompressedPlan, DividesAveragesExactly) {
   EXPECT_EQ(plan_tiles(method, slice, ReduceOp::Average, 4).divisor, 1.0f);
   EXPECT_EQ(plan_tiles(method, slice, ReduceOp::Average, 3).divisor, 3.0f);
   EXPECT_EQ(plan_tiles(method, slice, ReduceOp::Sum, 3).divisor, 1.0f);
-  EXPECT_EQ(plan_tiles(method, slice, ReduceOp::Sum, 2).tiles, 2u);
+  EXPECT_EQ(plan_tiles(method, slice, ReduceOp::Sum, 2).runs, 3u);
 }
 
 }  // namespace
