@@ -45,7 +45,7 @@ class CompressedMethod {
   /// How payloads of all ranks become one result.
   enum class Form {
     Fused,     ///< one kernel: encode, store into the owner's memory, add, encode, store, decode
-    Composed,  ///< the same in several kernels: momentum, blocks that do not divide 1024
+    Composed,  ///< the same in several kernels: momentum, blocks that do not divide 512
     Linear,    ///< bodies of payloads are summed as vectors: random-k
     Sparse,    ///< everybody's payload to everybody, decoded and added: top-k
   };

@@ -346,10 +346,10 @@ TEST(CompressedPlan, FindsTheFormOfEveryMethod) {
   using Form = CompressedMethod::Form;
   const auto form = [](const char* spec) { return CompressedMethod(make_compressor(spec)).form(); };
   EXPECT_EQ(form("fp16+ef"), Form::Fused);
-  EXPECT_EQ(form("qint:bits=4,block=1024,rounding=stochastic+ef"), Form::Fused);
+  EXPECT_EQ(form("qint:bits=4,block=512,rounding=stochastic+ef"), Form::Fused);
   EXPECT_EQ(form("sign:block=32"), Form::Fused);
   EXPECT_EQ(form("sign:block=96"), Form::Composed);
-  EXPECT_EQ(form("qint:bits=4,block=2048"), Form::Composed);
+  EXPECT_EQ(form("qint:bits=4,block=1024"), Form::Composed);
   EXPECT_EQ(form("qint:bits=4+ef+momentum=0.9"), Form::Composed);
   EXPECT_EQ(form("randomk:ratio=0.1"), Form::Linear);
   EXPECT_EQ(form("topk:ratio=0.1+ef"), Form::Sparse);
