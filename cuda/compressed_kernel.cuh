@@ -175,7 +175,9 @@ class TileWorker {
       good = watch.wait(peer, [&] { return has_reached(load_relaxed(arrived), wanted); });
       load_acquire(arrived);
     }
-    return __all_sync(kAllLanes, good);
+    const bool all_good = __all_sync(kAllLanes, good);
+    __syncwarp();  // what the lanes above have acquired is visible to all
+    return all_good;
   }
 
   /// Tells all peers what this warp has put into their queues in a turn.
