@@ -29,14 +29,13 @@ int checked_blocks(const CompressedSettings& settings) {
 std::size_t lay_out(TileGroup& group, const Group& peers, int blocks) {
   group.rank = peers.rank;
   group.size = peers.size;
-  group.warps = static_cast<std::uint32_t>(blocks * kTileWarps);
   group.progress = peers.progress;
   group.mailbox = peers.mailbox;
   group.timeout_ns = peers.timeout_ns;
   group.early = peers.early;
-  const std::size_t queues = std::size_t{2} * group.warps * static_cast<std::size_t>(group.size);
-  group.queue_offset = (queues * sizeof(Flag) + kTileBytes - 1) / kTileBytes * kTileBytes;
-  return group.queue_offset + queues * kRunSlots * kMaxRun * kTileBytes;
+  const auto warps = static_cast<std::uint32_t>(blocks * kTileWarps);
+  group.queue_offset = (group.flags_of(warps) + kRunBytes - 1) / kRunBytes * kRunBytes;
+  return group.runs_of(warps);
 }
 
 }  // namespace

@@ -33,17 +33,23 @@ class TileWorker {
       : group_(group),
         call_(call),
         warp_(threadIdx.x / 32 * gridDim.x + blockIdx.x),  // few tiles go to many multiprocessors
-        warps_(gridDim.x * kTileWarps) {}
+        warps_(gridDim.x * kTileWarps),
+        flags_at_(group.flags_of(warp_)),
+        runs_at_(group.runs_of(warp_)) {}
 
   __device__ void run() {
     turns_ = warp_ < call_.runs ? (call_.runs - warp_ - 1) / warps_ + 1 : 0;
     if (turns_ == 0) return;
     base_ = group_.tiles->finished[warp_];
     const Context context(call_);
+    std::uint32_t slot = base_ % kRunSlots;  // of the run that is sent
     for (std::uint32_t turn = 0; turn < turns_ + 2; ++turn) {
-      if (!send_and_reduce(turn, context)) return;
+      const std::uint32_t next = slot + 1 < kRunSlots ? slot + 1 : 0;
+      const std::uint32_t last = slot > 0 ? slot - 1 : kRunSlots - 1;
+      if (!send_and_reduce(turn, slot, last, context)) return;
       signal(turn);
-      if (turn >= 2) gather(turn - 2);
+      if (turn >= 2) gather(turn - 2, next);  // the one before the last
+      slot = next;
     }
     if (lane_id() == 0) group_.tiles->finished[warp_] = base_ + turns_;
     context.finish(call_, min(warps_, call_.runs));
@@ -61,20 +67,22 @@ class TileWorker {
     return rank < group_.size ? rank : rank - group_.size;
   }
 
-  /// In `owner`'s memory, the queue from `source`.
-  __device__ std::byte* slot(Way way, int owner, int source, std::uint32_t turn,
-                             std::uint32_t index) const {
-    return group_.arena[owner] + group_.slot_at(way, warp_, source, base_ + turn) +
-           index * kTileBytes;
+  /// In `owner`'s memory: the queue of a way from `source`, and its flag.
+  __device__ std::byte* tile_at(Way way, int owner, int source, std::uint32_t slot,
+                                std::uint32_t index) const {
+    const std::uint32_t run = group_.queue(way, source) * kRunSlots + slot;
+    return group_.arena[owner] + runs_at_ + (run * kRunBytes + index * kTileBytes);
   }
   __device__ std::uint32_t* flag(Way way, int owner, int source) const {
-    return reinterpret_cast<std::uint32_t*>(group_.arena[owner] +
-                                            group_.flag_at(way, warp_, source));
+    return reinterpret_cast<std::uint32_t*>(group_.arena[owner] + flags_at_ +
+                                            group_.queue(way, source) *
+                                                static_cast<std::uint32_t>(sizeof(Flag)));
   }
 
   /// Run `turn` of all shares, and the sums of run `turn` - 1 of the own one. False after a
   /// failure.
-  __device__ bool send_and_reduce(std::uint32_t turn, const Context& context) const {
+  __device__ bool send_and_reduce(std::uint32_t turn, std::uint32_t slot, std::uint32_t last_slot,
+                                  const Context& context) const {
     for (int distance = 1; distance <= group_.size + 1; ++distance) {
       const bool reduces = distance > group_.size;
       if (reduces && turn > 0 && !await(turn)) return false;
@@ -84,18 +92,18 @@ class TileWorker {
       for (std::uint32_t index = 0; index < call_.run; ++index) {
         const Tile part = tile(owner, run, index);
         if (part.count == 0) break;
-        encode(part, owner, run, index, reduces, context);
+        encode(part, owner, reduces ? last_slot : slot, index, reduces, context);
       }
       if (!reduces) prefetch(owner, turn + 1);
     }
     return true;
   }
 
-  __device__ void encode(const Tile& part, int owner, std::uint32_t run, std::uint32_t index,
+  __device__ void encode(const Tile& part, int owner, std::uint32_t slot, std::uint32_t index,
                          bool reduces, const Context& context) const {
     float x[kPerLane];
     if (reduces) {
-      add_up(x, part, run, index);
+      add_up(x, part, slot, index);
     } else {
       Rows::load(x, call_.input, part);
     }
@@ -107,18 +115,18 @@ class TileWorker {
     if (feedback) Rows::store(x, memory.residual_next, part);
     if (reduces) {
       for (int distance = 1; distance <= group_.size; ++distance) {
-        Codec::store(coded, call_, slot(Way::ToAll, after(distance), group_.rank, run, index));
+        Codec::store(coded, call_, tile_at(Way::ToAll, after(distance), group_.rank, slot, index));
       }
     } else {
-      Codec::store(coded, call_, slot(Way::ToOwner, owner, group_.rank, run, index));
+      Codec::store(coded, call_, tile_at(Way::ToOwner, owner, group_.rank, slot, index));
     }
   }
 
   /// The sum or average of what all ranks have sent of a tile.
-  __device__ void add_up(float (&sum)[kPerLane], const Tile& part, std::uint32_t run,
+  __device__ void add_up(float (&sum)[kPerLane], const Tile& part, std::uint32_t slot,
                          std::uint32_t index) const {
     const auto load = [&](int source) {
-      return Codec::load(call_, slot(Way::ToOwner, group_.rank, source, run, index));
+      return Codec::load(call_, tile_at(Way::ToOwner, group_.rank, source, slot, index));
     };
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) sum[i] = -0.0f;  // which leaves whatever is added as it is
@@ -194,14 +202,15 @@ class TileWorker {
     }
   }
 
-  __device__ void gather(std::uint32_t turn) const {
+  __device__ void gather(std::uint32_t turn, std::uint32_t slot) const {
     for (int distance = 1; distance <= group_.size; ++distance) {
       const int owner = after(distance);
       for (std::uint32_t index = 0; index < call_.run; ++index) {
         const Tile part = tile(owner, turn, index);
         if (part.count == 0) break;
         float x[kPerLane];
-        const Coded coded = Codec::load(call_, slot(Way::ToAll, group_.rank, owner, turn, index));
+        const Coded coded =
+            Codec::load(call_, tile_at(Way::ToAll, group_.rank, owner, slot, index));
         Codec::template decode<false>(coded, x);
         Codec::keep_poison(coded, x);
         Rows::store(x, call_.output, part);
@@ -212,6 +221,7 @@ class TileWorker {
   const TileGroup& group_;
   const TileCall& call_;
   std::uint32_t warp_, warps_;
+  std::uint64_t flags_at_, runs_at_;  // in every arena
   std::uint32_t base_ = 0, turns_ = 0;
 };
 

@@ -14,6 +14,7 @@ inline constexpr std::uint32_t kTile = 512;
 inline constexpr std::uint32_t kTileBytes = 1024;
 /// Most tiles that a warp sends before it says so.
 inline constexpr std::uint32_t kMaxRun = 2;
+inline constexpr std::uint32_t kRunBytes = kMaxRun * kTileBytes;
 /// Runs of encoded tiles that a queue holds. A warp is at most two runs ahead of the one that it
 /// finishes, so that three are enough without a word from the reader: see compressed_kernel.cuh.
 inline constexpr std::uint32_t kRunSlots = 3;
@@ -35,28 +36,25 @@ struct TileProgress {
 struct TileGroup {
   int rank;
   int size;
-  std::byte* arena[kMaxPeers];  ///< of each rank: flags, then queues
-  std::uint32_t warps;          ///< that the arena has queues for
-  std::uint64_t queue_offset;   ///< in the arena: [way][warp][source][slot] runs
+  std::byte* arena[kMaxPeers];  ///< of each rank: flags [warp][way][source], then queues
+  std::uint64_t queue_offset;   ///< in the arena: [warp][way][source][slot] runs
   TileProgress* tiles;
   Progress* progress;
   Mailbox* mailbox;
   std::uint64_t timeout_ns;
   bool early;
 
-  /// In the arena: runs that `source` has put into its queue there.
-  constexpr std::uint64_t flag_at(Way way, std::uint32_t warp, int source) const {
-    return index_of(way, warp, source) * sizeof(Flag);
+  /// Queues of one warp, and where they begin in an arena.
+  constexpr std::uint32_t queues() const { return 2 * static_cast<std::uint32_t>(size); }
+  constexpr std::uint64_t flags_of(std::uint32_t warp) const {
+    return std::uint64_t{warp} * (queues() * static_cast<std::uint32_t>(sizeof(Flag)));
   }
-  /// In the arena: run number `turn` of that queue.
-  constexpr std::uint64_t slot_at(Way way, std::uint32_t warp, int source,
-                                  std::uint32_t turn) const {
-    return queue_offset + (index_of(way, warp, source) * kRunSlots + turn % kRunSlots) *
-                              (std::uint64_t{kMaxRun} * kTileBytes);
+  constexpr std::uint64_t runs_of(std::uint32_t warp) const {
+    return queue_offset + std::uint64_t{warp} * (queues() * kRunSlots * kRunBytes);
   }
-  constexpr std::uint64_t index_of(Way way, std::uint32_t warp, int source) const {
-    const std::uint64_t first = static_cast<std::uint64_t>(way) * warps + warp;
-    return first * static_cast<unsigned>(size) + static_cast<unsigned>(source);
+  /// Among the queues of a warp: the one of a way from `source`.
+  constexpr std::uint32_t queue(Way way, int source) const {
+    return static_cast<std::uint32_t>(static_cast<int>(way) * size + source);
   }
 };
 
