@@ -33,8 +33,8 @@ struct Options {
   std::size_t min_bytes = std::size_t{256} << 10, max_bytes = std::size_t{1} << 30;
   std::size_t factor = 4;
   int repeats = 5;
-  std::vector<std::string> specs{"fp16", "bf16", "qint:bits=8", "qint:bits=4", "qint:bits=4+ef",
-                                 "qint:bits=2", "sign+ef"};
+  std::vector<std::string> specs{"fp16",           "bf16",        "qint:bits=8", "qint:bits=4",
+                                 "qint:bits=4+ef", "qint:bits=2", "sign+ef"};
   std::vector<int> blocks{0};
   std::string nccl_library;
   std::string json;
@@ -117,7 +117,7 @@ class Bench {
         guard_(role.rank),
         input_(options.max_bytes),
         output_(options.max_bytes),
-        peers_(role.rank, role.size, role.all_gather),
+        peers_(role.rank, role.size, role.all_gather, settings()),
         decoded_(stream_) {
     for (const int blocks : options.blocks) {
       groups_.push_back(std::make_unique<CompressedCommunicator>(peers_, role.all_gather,
@@ -141,6 +141,12 @@ class Bench {
   }
 
  private:
+  static PeerSettings settings() {
+    PeerSettings settings;
+    settings.timeout = std::chrono::seconds(5);
+    return settings;
+  }
+
   struct Method {
     CompressedMethod method;
     std::unique_ptr<TwinState> state, reducer_state;
@@ -153,9 +159,8 @@ class Bench {
     const std::size_t workspace = method.workspace_bytes(most, role_.size);
     auto state = method.make_state(most, stream_, TwinState::Steps::Final);
     auto reducer_state = method.make_reducer_state(most, stream_, TwinState::Steps::Final);
-    methods_.push_back(std::make_unique<Method>(Method{std::move(method), std::move(state),
-                                                       std::move(reducer_state),
-                                                       DeviceBuffer(workspace)}));
+    methods_.push_back(std::make_unique<Method>(Method{
+        std::move(method), std::move(state), std::move(reducer_state), DeviceBuffer(workspace)}));
     const Method* used = methods_.back().get();
     const auto submit = [this, &group, used](std::size_t count) {
       CompressedSlice slice;
@@ -182,8 +187,8 @@ class Bench {
     std::memcpy(&id, ids[0].data(), sizeof(id));
     nccl_ = std::make_unique<NcclCommunicator>(options_.nccl_library, role_.rank, role_.size, id);
     contenders_.push_back({"nccl-" + nccl_->version(), 1e-5, [this](std::size_t count) {
-                             nccl_->all_reduce(input_.data(), output_.data(), count,
-                                               DType::Float32, ReduceOp::Sum, stream_);
+                             nccl_->all_reduce(input_.data(), output_.data(), count, DType::Float32,
+                                               ReduceOp::Sum, stream_);
                            }});
   }
 
@@ -203,7 +208,8 @@ class Bench {
             "fill");
     }
     for (int r = 0; r < role_.size; ++r) {
-      for (std::size_t i = 0; i < kPeriod; ++i) pattern[i] = (r == 0 ? 0 : pattern[i]) + value(i, r);
+      for (std::size_t i = 0; i < kPeriod; ++i)
+        pattern[i] = (r == 0 ? 0 : pattern[i]) + value(i, r);
     }
     exact_ = pattern;
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "compressors/wire_ids.hpp"
+#include "cuda/compressed_composed.hpp"
 #include "cuda/compressed_kernels.hpp"
 #include "cuda/compressed_plan.hpp"
 #include "cuda/error.hpp"
@@ -28,14 +29,13 @@ int checked_blocks(const CompressedSettings& settings) {
 std::size_t lay_out(TileGroup& group, const Group& peers, int blocks) {
   group.rank = peers.rank;
   group.size = peers.size;
-  group.warps = static_cast<std::uint32_t>(blocks * kTileWarps);
   group.progress = peers.progress;
   group.mailbox = peers.mailbox;
   group.timeout_ns = peers.timeout_ns;
   group.early = peers.early;
-  const std::size_t queues = std::size_t{2} * group.warps * static_cast<std::size_t>(group.size);
-  group.queue_offset = (queues * sizeof(Flag) + kTileBytes - 1) / kTileBytes * kTileBytes;
-  return group.queue_offset + queues * kTileSlots * kTileBytes;
+  const auto warps = static_cast<std::uint32_t>(blocks * kTileWarps);
+  group.queue_offset = (group.flags_of(warps) + kRunBytes - 1) / kRunBytes * kRunBytes;
+  return group.runs_of(warps);
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ struct CompressedCommunicator::State {
   void run_fused(const CompressedMethod& method, const CompressedSlice& slice, ReduceOp op,
                  StreamView stream) const {
     const TileCall call = plan_tiles(method, slice, op, group.size);
-    const int most = static_cast<int>(std::min<std::uint32_t>(call.tiles, kMaxTileBlocks));
+    const int most = static_cast<int>(std::min<std::uint32_t>(call.runs, kMaxTileBlocks));
     const int used = std::min(blocks, most);
     const TwinParameters& parameters = method.parameters();
     switch (parameters.wire_id) {
@@ -119,8 +119,12 @@ void CompressedCommunicator::all_reduce(const CompressedMethod& method,
   check_slice(method, slice, op, state_->group.size);
   if (slice.count == 0) return;
   const DeviceGuard guard(state_->peers.device());
+  if (method.form() != CompressedMethod::Form::Fused) {
+    return run_composed(state_->peers, method, slice, op, stream);
+  }
   state_->run_fused(method, slice, op, stream);
-  if (method.twin().state_arrays() > 0) slice.state->mark_written(slice.context.offset, slice.count);
+  if (method.twin().state_arrays() > 0)
+    slice.state->mark_written(slice.context.offset, slice.count);
   if (method.feeds_back_sums()) {
     std::uint64_t begin[kMaxPeers + 1];
     share_out(slice.count, share_unit(method), state_->group.size, begin);

@@ -45,9 +45,9 @@ class CompressedMethod {
   /// How payloads of all ranks become one result.
   enum class Form {
     Fused,     ///< one kernel: encode, store into the owner's memory, add, encode, store, decode
-    Composed,  ///< the same in several kernels: for blocks that do not divide 1024, momentum, and
-               ///< draws from positions that are no multiples of 8
-    Sparse,    ///< everybody's payload to everybody, decoded and added
+    Composed,  ///< the same in several kernels: momentum, blocks that do not divide 512
+    Linear,    ///< bodies of payloads are summed as vectors: random-k
+    Sparse,    ///< everybody's payload to everybody, decoded and added: top-k
   };
 
   /// Error Unsupported if the compressor has no twin, or loses nothing ("none": use
@@ -88,13 +88,13 @@ struct CompressedSlice {
   const float* input = nullptr;  ///< [count], on the device; not changed unless it is the output
   float* output = nullptr;       ///< [count]; may be `input`, must not overlap it otherwise
   std::size_t count = 0;
-  SliceContext context;          ///< offset: of element 0; rank: who draws here, different on all ranks
-  const StepCounter* step = nullptr;  ///< if given: the step, in place of context.step
-  bool count_step = false;            ///< the operation counts it on when it is done
+  SliceContext context;  ///< offset: of element 0; rank: who draws here, different on all ranks
+  const StepCounter* step = nullptr;   ///< if given: the step, in place of context.step; Fused only
+  bool count_step = false;             ///< the operation counts it on when it is done
   TwinState* state = nullptr;          ///< of the gradient, if the method has one
   TwinState* reducer_state = nullptr;  ///< likewise; both hold elements from context.offset on
   std::span<std::byte> workspace;      ///< workspace_bytes() of the method
-  const DecodeStatus* decoded = nullptr;  ///< sparse and composed forms: what was wrong with payloads
+  const DecodeStatus* decoded = nullptr;  ///< all forms but Fused: what was wrong with payloads
 };
 
 /// One rank's end of a group that sums and averages compressed: encode, exchange over peer memory,
@@ -106,9 +106,10 @@ struct CompressedSlice {
 /// residual of that (two-way feedback) is kept at the rank that encodes it.
 ///
 /// Calls put work into `stream` and return: none blocks the host or allocates. All can be captured
-/// into graphs and replayed. With states whose steps are final, and a StepCounter, each replay is
-/// the next step. Operations of one communicator follow each other, those of several may run at
-/// once (see CompressedSettings::blocks). Streams, errors, aborts and time-outs are those of the
+/// into graphs and replayed. With states whose steps are final (not for random-k, which needs both
+/// values), and a StepCounter where the method draws, each replay is the next step. Operations of
+/// one communicator follow each other, those of several may run at once (see
+/// CompressedSettings::blocks). Streams, errors, aborts and time-outs are those of the
 /// PeerCommunicator; after a failure outputs and next values of states are undefined.
 class CompressedCommunicator {
  public:

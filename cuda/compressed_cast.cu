@@ -25,8 +25,9 @@ struct AsBFloat {
 template <class Type>
 struct Cast {
   using Rows = RowsOfFour;
-  static constexpr int kWords = kPerLane / 2;
-  static constexpr int kBlocks = 2;
+  using Codes = Words<kPerLane>;
+  static constexpr int kWords = Codes::kCount;
+  static constexpr int kBlocks = 4;
   static constexpr Nan kNan = Nan::Kept;
 
   struct Coded {
@@ -38,8 +39,8 @@ struct Cast {
     __device__ void finish(const TileCall&, std::uint32_t) const {}
   };
 
-  static __device__ Coded encode(float (&x)[kPerLane], const Tile&, const TileCall&,
-                                 const Context&, std::uint32_t, bool keep_left) {
+  static __device__ Coded encode(float (&x)[kPerLane], const Tile&, const TileCall&, const Context&,
+                                 std::uint32_t, bool keep_left) {
     Coded coded;
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
@@ -53,17 +54,17 @@ struct Cast {
   }
 
   static __device__ void store(const Coded& coded, const TileCall&, std::byte* slot) {
-    Words<kWords>::store(coded.words, slot);
+    Codes::store(coded.words, slot);
   }
 
   static __device__ Coded load(const TileCall&, const std::byte* slot) {
     Coded coded;
-    Words<kWords>::load(coded.words, slot);
+    Codes::load(coded.words, slot);
     return coded;
   }
 
   template <bool kAdd>
-  static __device__ void decode(const Coded& coded, const TileCall&, float (&x)[kPerLane]) {
+  static __device__ void decode(const Coded& coded, float (&x)[kPerLane]) {
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       const float value = Type::widen(coded.words[i / 2] >> (i % 2 * 16) & 0xffffu);

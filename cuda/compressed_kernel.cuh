@@ -1,17 +1,17 @@
 // The kernel of compressed all-reduces, for any codec of tiles.
 //
 // Each warp works on its own, together with the warps of the same number on the other ranks. In
-// turn i it encodes tile i of every rank's share straight into that rank's queue, takes tile i - 1
-// of its own share out of the queues here, adds, encodes the sum into everybody's queue and its
-// output, and decodes tile i - 2 of the other shares. So what it waits for was sent a turn ago, and
-// the wire, both codecs and memory are busy at once with what different warps do.
+// turn i it encodes run i (one or two tiles) of every rank's share straight into that rank's queue,
+// takes run i - 1 of its own share out of the queues here, adds, encodes the sum into everybody's
+// queue, and decodes run i - 2 of all shares into the output. So what it waits for was sent a turn
+// ago, and the wire, both codecs and memory are busy at once with what different warps do.
 //
-// Three slots are enough, and nobody says when one is free: a rank that has sent tile i has
-// finished tile i - 3; so it has been given the sums of that tile, for which its owner had to take
-// out what was in the slot; and the owner stores sums of tile i only when that rank has sent tile
-// i.
+// Three slots are enough, and nobody says when one is free: a rank that sends run i has finished
+// run i - 3; so it had been given the sums of that run, for which their owner had taken out what
+// was in the slot; and an owner stores sums of run i only when that rank has sent run i.
 //
-// The own part goes through a queue, too, so that it loses what the others' parts lose.
+// What a rank has for itself goes through its own queues: it loses what the others' values lose,
+// and the code is small. Straight-line code of many kilobytes would be fetched slower than it runs.
 #pragma once
 
 #include "cuda/collective_launch.cuh"
@@ -26,94 +26,115 @@ template <class Codec>
 class TileWorker {
  public:
   using Coded = typename Codec::Coded;
+  using Context = typename Codec::Context;
   using Rows = typename Codec::Rows;
 
   __device__ TileWorker(const TileGroup& group, const TileCall& call)
       : group_(group),
         call_(call),
         warp_(threadIdx.x / 32 * gridDim.x + blockIdx.x),  // few tiles go to many multiprocessors
-        warps_(gridDim.x * kTileWarps) {}
+        warps_(gridDim.x * kTileWarps),
+        flags_at_(group.flags_of(warp_)),
+        runs_at_(group.runs_of(warp_)) {}
 
   __device__ void run() {
-    const std::uint32_t turns = warp_ < call_.tiles ? (call_.tiles - warp_ - 1) / warps_ + 1 : 0;
-    if (turns == 0) return;
+    turns_ = warp_ < call_.runs ? (call_.runs - warp_ - 1) / warps_ + 1 : 0;
+    if (turns_ == 0) return;
     base_ = group_.tiles->finished[warp_];
-    typename Codec::Context context(call_);
-    for (std::uint32_t turn = 0; turn < turns + 2; ++turn) {
-      if (turn < turns) send(turn, context);
-      if (turn >= 1 && turn <= turns && !reduce(turn - 1, context)) return;
-      signal(turn, turns);
-      if (turn >= 2 && !gather(turn - 2)) return;
+    const Context context(call_);
+    std::uint32_t slot = base_ % kRunSlots;  // of the run that is sent
+    for (std::uint32_t turn = 0; turn < turns_ + 2; ++turn) {
+      const std::uint32_t next = slot + 1 < kRunSlots ? slot + 1 : 0;
+      const std::uint32_t last = slot > 0 ? slot - 1 : kRunSlots - 1;
+      if (!send_and_reduce(turn, slot, last, context)) return;
+      signal(turn);
+      if (turn >= 2) gather(turn - 2, next);  // the one before the last
+      slot = next;
     }
-    if (lane_id() == 0) group_.tiles->finished[warp_] = base_ + turns;
-    context.finish(call_, min(warps_, call_.tiles));
+    if (lane_id() == 0) group_.tiles->finished[warp_] = base_ + turns_;
+    context.finish(call_, min(warps_, call_.runs));
   }
 
  private:
-  __device__ Tile tile(int owner, std::uint32_t turn) const {
-    return tile_of(call_, owner, warp_ + turn * warps_);
+  __device__ Tile tile(int owner, std::uint32_t turn, std::uint32_t index) const {
+    return tile_of(call_, owner, (turn * warps_ + warp_) * call_.run + index);
+  }
+  __device__ bool has_run(int owner, std::uint32_t turn) const {
+    return tile(owner, turn, 0).count != 0;
+  }
+  __device__ int after(int distance) const {
+    const int rank = group_.rank + distance;
+    return rank < group_.size ? rank : rank - group_.size;
   }
 
-  /// In `owner`'s memory, the queue from `source`.
-  __device__ std::byte* slot(Way way, int owner, int source, std::uint32_t turn) const {
-    return group_.arena[owner] + group_.slot_at(way, warp_, source, base_ + turn);
+  /// In `owner`'s memory: the queue of a way from `source`, and its flag.
+  __device__ std::byte* tile_at(Way way, int owner, int source, std::uint32_t slot,
+                                std::uint32_t index) const {
+    const std::uint32_t run = group_.queue(way, source) * kRunSlots + slot;
+    return group_.arena[owner] + runs_at_ + (run * kRunBytes + index * kTileBytes);
   }
-
   __device__ std::uint32_t* flag(Way way, int owner, int source) const {
-    return reinterpret_cast<std::uint32_t*>(group_.arena[owner] +
-                                            group_.flag_at(way, warp_, source));
+    return reinterpret_cast<std::uint32_t*>(group_.arena[owner] + flags_at_ +
+                                            group_.queue(way, source) *
+                                                static_cast<std::uint32_t>(sizeof(Flag)));
   }
 
-  /// Encodes x with what `memory` has, and keeps there what is lost.
-  __device__ Coded encode(float (&x)[kPerLane], const TileMemory& memory, const Tile& part,
-                          const typename Codec::Context& context, std::uint32_t encoder) const {
+  /// Run `turn` of all shares, and the sums of run `turn` - 1 of the own one. False after a
+  /// failure.
+  __device__ bool send_and_reduce(std::uint32_t turn, std::uint32_t slot, std::uint32_t last_slot,
+                                  const Context& context) const {
+    for (int distance = 1; distance <= group_.size + 1; ++distance) {
+      const bool reduces = distance > group_.size;
+      if (reduces && turn > 0 && !await(turn)) return false;
+      if (reduces ? turn == 0 || turn > turns_ : turn >= turns_) continue;
+      const int owner = reduces ? group_.rank : after(distance);
+      const std::uint32_t run = reduces ? turn - 1 : turn;
+      for (std::uint32_t index = 0; index < call_.run; ++index) {
+        const Tile part = tile(owner, run, index);
+        if (part.count == 0) break;
+        encode(part, owner, reduces ? last_slot : slot, index, reduces, context);
+      }
+      if (!reduces) prefetch(owner, turn + 1);
+    }
+    return true;
+  }
+
+  __device__ void encode(const Tile& part, int owner, std::uint32_t slot, std::uint32_t index,
+                         bool reduces, const Context& context) const {
+    float x[kPerLane];
+    if (reduces) {
+      add_up(x, part, slot, index);
+    } else {
+      Rows::load(x, call_.input, part);
+    }
+    const TileMemory& memory = reduces ? call_.reducer : call_.sender;
     const bool feedback = memory.residual_next != nullptr;
     if (feedback) add_residual<Rows, Codec::kNan>(x, memory.residual, part);
-    const Coded coded = Codec::encode(x, part, call_, context, encoder, feedback);
+    const Coded coded =
+        Codec::encode(x, part, call_, context, reduces ? kReducerRank : call_.world_rank, feedback);
     if (feedback) Rows::store(x, memory.residual_next, part);
-    return coded;
-  }
-
-  __device__ void send(std::uint32_t turn, const typename Codec::Context& context) const {
-    for (int distance = 1; distance <= group_.size; ++distance) {
-      int owner = group_.rank + distance;
-      if (owner >= group_.size) owner -= group_.size;
-      const Tile part = tile(owner, turn);
-      if (part.count == 0) continue;
-      float x[kPerLane];
-      Rows::load(x, call_.input, part);
-      const Coded coded = encode(x, call_.sender, part, context, call_.world_rank);
-      Codec::store(coded, call_, slot(Way::ToOwner, owner, group_.rank, turn));
-    }
-  }
-
-  /// Waits for tile number `turn` of every peer (whose share has one). False after a failure.
-  __device__ bool await(Way way, std::uint32_t turn) const {
-    bool good = true;
-    const int peer = lane_id();
-    if (peer < group_.size && peer != group_.rank &&
-        (way == Way::ToOwner || tile(peer, turn).count != 0)) {
-      const std::uint32_t* arrived = flag(way, group_.rank, peer);
-      const std::uint32_t wanted = base_ + turn + 1;
-      Watch watch(group_.progress, group_.mailbox, group_.timeout_ns);
-      good = watch.wait(peer, [&] { return has_reached(load_relaxed(arrived), wanted); });
-      load_acquire(arrived);
-    }
-    return __all_sync(kAllLanes, good);
-  }
-
-  __device__ bool reduce(std::uint32_t turn, const typename Codec::Context& context) const {
-    const Tile part = tile(group_.rank, turn);
-    if (part.count == 0) return true;
-    if (!await(Way::ToOwner, turn)) return false;
-    float sum[kPerLane];
-    for (int source = 0; source < group_.size; ++source) {
-      const Coded coded = Codec::load(call_, slot(Way::ToOwner, group_.rank, source, turn));
-      if (source == 0) {
-        Codec::template decode<false>(coded, call_, sum);
-      } else {
-        Codec::template decode<true>(coded, call_, sum);
+    if (reduces) {
+      for (int distance = 1; distance <= group_.size; ++distance) {
+        Codec::store(coded, call_, tile_at(Way::ToAll, after(distance), group_.rank, slot, index));
       }
+    } else {
+      Codec::store(coded, call_, tile_at(Way::ToOwner, owner, group_.rank, slot, index));
+    }
+  }
+
+  /// The sum or average of what all ranks have sent of a tile.
+  __device__ void add_up(float (&sum)[kPerLane], const Tile& part, std::uint32_t slot,
+                         std::uint32_t index) const {
+    const auto load = [&](int source) {
+      return Codec::load(call_, tile_at(Way::ToOwner, group_.rank, source, slot, index));
+    };
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) sum[i] = -0.0f;  // which leaves whatever is added as it is
+    Coded next = load(0);
+    for (int source = 0; source < group_.size; ++source) {
+      const Coded coded = next;
+      if (source + 1 < group_.size) next = load(source + 1);
+      Codec::template decode<true>(coded, sum);
     }
     if (call_.divisor != 1.0f) {
 #pragma unroll
@@ -122,58 +143,92 @@ class TileWorker {
 #pragma unroll
       for (int i = 0; i < kPerLane; ++i) sum[i] = __fmul_rn(sum[i], call_.factor);
     }
-    const Coded coded = encode(sum, call_.reducer, part, context, kReducerRank);
-    for (int distance = 1; distance < group_.size; ++distance) {
-      int peer = group_.rank + distance;
-      if (peer >= group_.size) peer -= group_.size;
-      Codec::store(coded, call_, slot(Way::ToAll, peer, group_.rank, turn));
+    if (part.count < kTile) Rows::clear_beyond(sum, part);
+  }
+
+  /// Brings the input of a run nearer.
+  __device__ void prefetch(int owner, std::uint32_t turn) const {
+    if (turn >= turns_) return;
+    const std::uint64_t i = tile(owner, turn, 0).first + lane_id() * 32;
+    if (lane_id() * 32 >= kTile * call_.run || i >= call_.begin[owner + 1]) return;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(call_.input + i));
+    if (call_.sender.residual != nullptr) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(call_.sender.residual + i));
     }
-    Codec::template decode<false>(coded, call_, sum);
-    Codec::keep_poison(coded, sum);
-    Rows::store(sum, call_.output, part);
-    return true;
+  }
+
+  /// Lanes that look after flags: one for each way and peer.
+  __device__ Way way_of_lane() const {
+    return lane_id() < kMaxPeers ? Way::ToOwner : Way::ToAll;
+  }
+  __device__ int peer_of_lane() const {
+    return lane_id() < kMaxPeers ? lane_id() : lane_id() - kMaxPeers;
+  }
+
+  /// Waits for what is used in a turn: run `turn` - 1 of the own share from everybody, and sums of
+  /// run `turn` - 2 of all shares. False after a failure.
+  __device__ bool await(std::uint32_t turn) const {
+    const Way way = way_of_lane();
+    const int peer = peer_of_lane();
+    bool needed = peer < group_.size && peer != group_.rank;
+    if (needed) {
+      needed = way == Way::ToOwner ? turn <= turns_ && has_run(group_.rank, turn - 1)
+                                   : turn >= 2 && has_run(peer, turn - 2);
+    }
+    bool good = true;
+    if (needed) {
+      const std::uint32_t* arrived = flag(way, group_.rank, peer);
+      const std::uint32_t wanted = base_ + turn - (way == Way::ToOwner ? 0 : 1);
+      Watch watch(group_.progress, group_.mailbox, group_.timeout_ns);
+      good = watch.wait(peer, [&] { return has_reached(load_relaxed(arrived), wanted); });
+      load_acquire(arrived);
+    }
+    const bool all_good = __all_sync(kAllLanes, good);
+    __syncwarp();  // what the lanes above have acquired is visible to all
+    return all_good;
   }
 
   /// Tells all peers what this warp has put into their queues in a turn.
-  __device__ void signal(std::uint32_t turn, std::uint32_t turns) const {
+  __device__ void signal(std::uint32_t turn) const {
     __syncwarp();
-    const int ways = lane_id() / group_.size;
-    const int peer = lane_id() - ways * group_.size;
-    if (ways > 1 || peer == group_.rank) return;
-    const Way way = static_cast<Way>(ways);
+    const Way way = way_of_lane();
+    const int peer = peer_of_lane();
+    if (peer >= group_.size || peer == group_.rank) return;
     const bool sent = way == Way::ToOwner
-                          ? turn < turns && tile(peer, turn).count != 0
-                          : turn >= 1 && turn <= turns && tile(group_.rank, turn - 1).count != 0;
+                          ? turn < turns_ && has_run(peer, turn)
+                          : turn >= 1 && turn <= turns_ && has_run(group_.rank, turn - 1);
     if (sent) {
       store_release(flag(way, peer, group_.rank), base_ + turn + (way == Way::ToOwner ? 1 : 0));
     }
   }
 
-  __device__ bool gather(std::uint32_t turn) const {
-    if (!await(Way::ToAll, turn)) return false;
-    for (int distance = 1; distance < group_.size; ++distance) {
-      int owner = group_.rank + distance;
-      if (owner >= group_.size) owner -= group_.size;
-      const Tile part = tile(owner, turn);
-      if (part.count == 0) continue;
-      float x[kPerLane];
-      const Coded coded = Codec::load(call_, slot(Way::ToAll, group_.rank, owner, turn));
-      Codec::template decode<false>(coded, call_, x);
-      Codec::keep_poison(coded, x);
-      Rows::store(x, call_.output, part);
+  __device__ void gather(std::uint32_t turn, std::uint32_t slot) const {
+    for (int distance = 1; distance <= group_.size; ++distance) {
+      const int owner = after(distance);
+      for (std::uint32_t index = 0; index < call_.run; ++index) {
+        const Tile part = tile(owner, turn, index);
+        if (part.count == 0) break;
+        float x[kPerLane];
+        const Coded coded =
+            Codec::load(call_, tile_at(Way::ToAll, group_.rank, owner, slot, index));
+        Codec::template decode<false>(coded, x);
+        Codec::keep_poison(coded, x);
+        Rows::store(x, call_.output, part);
+      }
     }
-    return true;
   }
 
   const TileGroup& group_;
   const TileCall& call_;
   std::uint32_t warp_, warps_;
-  std::uint32_t base_ = 0;
+  std::uint64_t flags_at_, runs_at_;  // in every arena
+  std::uint32_t base_ = 0, turns_ = 0;
 };
 
 template <class Codec>
 __global__ void __launch_bounds__(kTileThreads, Codec::kBlocks)
-    all_reduce_tiles(const __grid_constant__ TileGroup group, const __grid_constant__ TileCall call) {
+    all_reduce_tiles(const __grid_constant__ TileGroup group,
+                     const __grid_constant__ TileCall call) {
   begin_after_previous();
   if (load_relaxed(&group.progress->failed) != 0) return;
   TileWorker<Codec>(group, call).run();

@@ -9,12 +9,15 @@
 namespace tersum::gpu {
 
 /// Elements that one warp encodes, adds or decodes at once; every fused block divides it.
-inline constexpr std::uint32_t kTile = 1024;
+inline constexpr std::uint32_t kTile = 512;
 /// Bytes of an encoded tile, at most: its codes, then its scales.
-inline constexpr std::uint32_t kTileBytes = 2048;
-/// Encoded tiles that a queue holds. A warp is at most two tiles ahead of the one that it finishes,
-/// so that three are enough without a word from the reader: see compressed_kernel.cuh.
-inline constexpr std::uint32_t kTileSlots = 3;
+inline constexpr std::uint32_t kTileBytes = 1024;
+/// Most tiles that a warp sends before it says so.
+inline constexpr std::uint32_t kMaxRun = 2;
+inline constexpr std::uint32_t kRunBytes = kMaxRun * kTileBytes;
+/// Runs of encoded tiles that a queue holds. A warp is at most two runs ahead of the one that it
+/// finishes, so that three are enough without a word from the reader: see compressed_kernel.cuh.
+inline constexpr std::uint32_t kRunSlots = 3;
 inline constexpr int kTileThreads = 256;
 inline constexpr int kTileWarps = kTileThreads / 32;
 /// Most blocks of one kernel.
@@ -23,7 +26,7 @@ inline constexpr int kMaxTileBlocks = 528;
 /// The two ways of an encoded tile: to the owner who adds, and back to everybody.
 enum class Way : int { ToOwner = 0, ToAll = 1 };
 
-/// Counters of one rank, in its own device memory: tiles that each warp has finished in all
+/// Counters of one rank, in its own device memory: runs that each warp has finished in all
 /// operations so far (modulo 2^32).
 struct TileProgress {
   std::uint32_t finished[kMaxTileBlocks * kTileWarps];
@@ -33,28 +36,25 @@ struct TileProgress {
 struct TileGroup {
   int rank;
   int size;
-  std::byte* arena[kMaxPeers];   ///< of each rank: flags, then queues
-  std::uint32_t warps;           ///< that the arena has queues for
-  std::uint64_t queue_offset;    ///< in the arena: [way][warp][source][slot] tiles
+  std::byte* arena[kMaxPeers];  ///< of each rank: flags [warp][way][source], then queues
+  std::uint64_t queue_offset;   ///< in the arena: [warp][way][source][slot] runs
   TileProgress* tiles;
   Progress* progress;
   Mailbox* mailbox;
   std::uint64_t timeout_ns;
   bool early;
 
-  /// In the arena: tiles that `source` has put into its queue there.
-  constexpr std::uint64_t flag_at(Way way, std::uint32_t warp, int source) const {
-    return index_of(way, warp, source) * sizeof(Flag);
+  /// Queues of one warp, and where they begin in an arena.
+  constexpr std::uint32_t queues() const { return 2 * static_cast<std::uint32_t>(size); }
+  constexpr std::uint64_t flags_of(std::uint32_t warp) const {
+    return std::uint64_t{warp} * (queues() * static_cast<std::uint32_t>(sizeof(Flag)));
   }
-  /// In the arena: tile number `turn` of that queue.
-  constexpr std::uint64_t slot_at(Way way, std::uint32_t warp, int source,
-                                  std::uint32_t turn) const {
-    return queue_offset + (index_of(way, warp, source) * kTileSlots + turn % kTileSlots) *
-                              std::uint64_t{kTileBytes};
+  constexpr std::uint64_t runs_of(std::uint32_t warp) const {
+    return queue_offset + std::uint64_t{warp} * (queues() * kRunSlots * kRunBytes);
   }
-  constexpr std::uint64_t index_of(Way way, std::uint32_t warp, int source) const {
-    const std::uint64_t first = static_cast<std::uint64_t>(way) * warps + warp;
-    return first * static_cast<unsigned>(size) + static_cast<unsigned>(source);
+  /// Among the queues of a warp: the one of a way from `source`.
+  constexpr std::uint32_t queue(Way way, int source) const {
+    return static_cast<std::uint32_t>(static_cast<int>(way) * size + source);
   }
 };
 
@@ -83,12 +83,13 @@ struct TileCall {
   std::uint64_t begin[kMaxPeers + 1];  ///< share r is the elements from begin[r] to begin[r + 1]
   TileMemory sender;
   TileMemory reducer;
-  bool aligned;          ///< all arrays are at multiples of 16 bytes
-  std::uint32_t tiles;   ///< of the largest share
-  std::uint32_t block;   ///< elements that share a scale; divides kTile
-  int block_shift;       ///< log2 of it
-  float factor;          ///< of sums: 1, or 1 / ranks where that is exact
-  float divisor;         ///< of sums, after the factor
+  bool aligned;         ///< all arrays are at multiples of 16 bytes
+  std::uint32_t runs;   ///< of the largest share
+  std::uint32_t run;    ///< tiles in each, 1 to kMaxRun
+  std::uint32_t block;  ///< elements that share a scale; divides kTile
+  int block_shift;      ///< log2 of it
+  float factor;         ///< of sums: 1, or 1 / ranks where that is exact
+  float divisor;        ///< of sums, after the factor
   std::uint32_t world_rank;
   TileDraws draws;
 };

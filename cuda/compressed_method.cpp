@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "compressors/wire_ids.hpp"
-#include "cuda/compressed.hpp"
+#include "cuda/compressed_composed.hpp"
 #include "cuda/compressed_layout.hpp"
 #include "cuda/twin_methods.hpp"
 #include "tersum/error.hpp"
@@ -26,15 +26,21 @@ CompressedMethod::Form form_of(const Compressor& compressor, const TwinParameter
   if (compressor.traits().aggregation == Aggregation::SparseMerge) {
     return CompressedMethod::Form::Sparse;
   }
-  const bool tiles = parameters.block == 0 ||
-                     (std::has_single_bit(parameters.block) && parameters.block <= kTile);
+  if (parameters.wire_id == compressors::wire_id::kRandomK) return CompressedMethod::Form::Linear;
+  const bool tiles =
+      parameters.block == 0 || (std::has_single_bit(parameters.block) && parameters.block <= kTile);
   return tiles && parameters.arrays < 2 ? CompressedMethod::Form::Fused
                                         : CompressedMethod::Form::Composed;
 }
 
-std::unique_ptr<TwinState> state_of(const Twin& twin, std::size_t count, StreamView stream,
-                                    TwinState::Steps steps) {
+std::unique_ptr<TwinState> state_of(const Twin& twin, CompressedMethod::Form form,
+                                    std::size_t count, StreamView stream, TwinState::Steps steps) {
   if (twin.state_arrays() == 0) return nullptr;
+  if (form == CompressedMethod::Form::Linear && steps == TwinState::Steps::Final) {
+    throw Error(Code::Unsupported,
+                "random-k reads a residual after it has written the next one: "
+                "its steps must be provisional");
+  }
   return twin.make_state(count, stream, steps);
 }
 
@@ -53,13 +59,13 @@ CompressedMethod::CompressedMethod(CompressedMethod&&) noexcept = default;
 
 std::unique_ptr<TwinState> CompressedMethod::make_state(std::size_t count, StreamView stream,
                                                         TwinState::Steps steps) const {
-  return state_of(*twin_, count, stream, steps);
+  return state_of(*twin_, form_, count, stream, steps);
 }
 
 std::unique_ptr<TwinState> CompressedMethod::make_reducer_state(std::size_t count,
                                                                 StreamView stream,
                                                                 TwinState::Steps steps) const {
-  return feeds_back_sums() ? state_of(*reducer_, count, stream, steps) : nullptr;
+  return feeds_back_sums() ? state_of(*reducer_, form_, count, stream, steps) : nullptr;
 }
 
 bool CompressedMethod::feeds_back_sums() const noexcept {
@@ -67,8 +73,8 @@ bool CompressedMethod::feeds_back_sums() const noexcept {
          reducer_->state_arrays() > 0;
 }
 
-std::size_t CompressedMethod::workspace_bytes(std::size_t, int) const {
-  return 0;
+std::size_t CompressedMethod::workspace_bytes(std::size_t count, int ranks) const {
+  return composed_bytes(*this, count, ranks);
 }
 
 }  // namespace tersum::gpu

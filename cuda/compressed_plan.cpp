@@ -14,6 +14,9 @@ namespace {
 /// What shares of methods without blocks are made of: a few lines of memory.
 constexpr std::size_t kCastUnit = 256;
 
+/// Elements of a share from which on warps send several tiles at a time.
+constexpr std::uint64_t kLongShare = std::uint64_t{8} << 20;
+
 void refuse_unless(bool condition, const CompressedMethod& method, const std::string& what) {
   if (!condition) throw Error(Code::InvalidArgument, method.compressor().spec() + ": " + what);
 }
@@ -64,6 +67,13 @@ void check_slice(const CompressedMethod& method, const CompressedSlice& slice, R
   if (method.feeds_back_sums()) {
     check_state(method, method.reducer(), slice.reducer_state, slice, "reducer's state");
   }
+  const bool draws = method.compressor().traits().randomised;
+  const bool fused = method.form() == CompressedMethod::Form::Fused;
+  refuse_unless(!draws || !fused || slice.context.offset % 8 == 0, method,
+                "slices begin at multiples of a block");
+  refuse_unless(slice.step == nullptr || !draws || fused, method,
+                "only fused kernels read the step on the device");
+  refuse_unless(slice.decoded != nullptr || fused, method, "a DecodeStatus is needed");
   const std::size_t needed = method.workspace_bytes(slice.count, ranks);
   refuse_unless(slice.workspace.size() >= needed, method,
                 "the workspace has " + std::to_string(slice.workspace.size()) + " bytes, needs " +
@@ -79,7 +89,8 @@ TileCall plan_tiles(const CompressedMethod& method, const CompressedSlice& slice
   share_out(slice.count, unit, ranks, call.begin);
   std::uint64_t longest = 0;
   for (int r = 0; r < ranks; ++r) longest = std::max(longest, call.begin[r + 1] - call.begin[r]);
-  call.tiles = static_cast<std::uint32_t>((longest + kTile - 1) / kTile);
+  call.run = longest >= kLongShare ? kMaxRun : 1;
+  call.runs = static_cast<std::uint32_t>((longest + kTile * call.run - 1) / (kTile * call.run));
   const std::uint64_t offset = slice.context.offset;
   if (method.twin().state_arrays() > 0) call.sender = memory_of(slice.state, offset);
   if (method.feeds_back_sums()) call.reducer = memory_of(slice.reducer_state, offset);
@@ -99,8 +110,8 @@ TileCall plan_tiles(const CompressedMethod& method, const CompressedSlice& slice
     (exact ? call.factor : call.divisor) = exact ? 1.0f / size : size;
   }
   call.world_rank = slice.context.rank;
-  call.draws = {slice.context.seed, slice.context.key, slice.context.step,
-                nullptr,            nullptr,           offset};
+  call.draws = {
+      slice.context.seed, slice.context.key, slice.context.step, nullptr, nullptr, offset};
   if (slice.step != nullptr) {
     call.draws.step_counter = slice.step->device();
     if (slice.count_step) {

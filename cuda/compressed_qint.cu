@@ -18,9 +18,8 @@ __device__ float larger(float a, float x) {
 /// The key of the draws of one gradient in one step (compressors/philox.hpp).
 __device__ compressors::DrawStream draws_of(const TileDraws& draws, std::uint64_t step) {
   const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
-  const compressors::DrawStream seed{{low(draws.seed), low(draws.seed >> 32)},
-                                     low(step),
-                                     low(step >> 32)};
+  const compressors::DrawStream seed{
+      {low(draws.seed), low(draws.seed >> 32)}, low(step), low(step >> 32)};
   const uint4 words = draw_group(seed, draws.key);
   return {{words.x, words.y}, 0, static_cast<std::uint32_t>(compressors::Purpose::Rounding)};
 }
@@ -28,8 +27,9 @@ __device__ compressors::DrawStream draws_of(const TileDraws& draws, std::uint64_
 template <int kBits, bool kStochastic>
 struct QInt {
   using Rows = RowsOfFour;
-  static constexpr int kWords = kBits;
-  static constexpr int kBlocks = kStochastic ? 2 : 3;  // on a multiprocessor at once
+  using Codes = Words<kBits>;
+  static constexpr int kWords = Codes::kCount;
+  static constexpr int kBlocks = kStochastic ? 3 : 4;  // on a multiprocessor at once
   static constexpr Nan kNan = Nan::Any;
   static constexpr float kCount = static_cast<float>((1 << (kBits - 1)) - 1);
   static constexpr float kInverse = 1.0f / kCount;
@@ -119,39 +119,72 @@ struct QInt {
     return __funnelshift_r(words[word], words[word + 1], shift);
   }
 
+  /// True for scales with which PlainDivider works.
+  static __device__ bool is_plain(float scale) {
+    return scale == 0.0f || is_in_plain_range(bits_of(scale));
+  }
+
+  /// The codes of x. With `keep_left` x becomes what they leave.
+  template <class Division>
+  static __device__ void quantise(float (&x)[kPerLane], Coded& coded, const TileCall& call,
+                                  const compressors::DrawStream& stream, std::uint64_t element,
+                                  bool keep_left) {
+    constexpr Levels kLevels{kBits, kCount, kInverse};
+    uint2 draws[2] = {};
+    Division divide(bits_of(coded.scale[0]));
+#pragma unroll
+    for (int row = 0; row < kTileRows; ++row) {
+      if (row > 0 && begins_block(call, row)) divide = Division(bits_of(coded.scale[row]));
+      if constexpr (kStochastic) {
+        if (row % 2 == 0) draws_of_pair(stream, element + row * 128, draws[0], draws[1]);
+      }
+      const float4 v = Rows::get(x, row);
+      float4 level;
+      put(coded.words, row, quantise4<kStochastic>(v, divide, kLevels, draws[row % 2], level));
+      if (keep_left) Rows::put(x, row, left_of_levels4(v, level, divide, kLevels));
+    }
+  }
+
   static __device__ Coded encode(float (&x)[kPerLane], const Tile& part, const TileCall& call,
                                  const Context& context, std::uint32_t encoder, bool keep_left) {
     Coded coded;
     find_scales(x, call.block, coded.scale);
 #pragma unroll
     for (int i = 0; i < kWords; ++i) coded.words[i] = 0;
+    bool plain = true;
+#pragma unroll
+    for (int row = 0; row < kTileRows; ++row) plain = plain && is_plain(coded.scale[row]);
     const std::uint64_t element = call.draws.offset + part.first + lane_id() * 4;
-    uint2 draws[2] = {};
-    constexpr Levels kLevels{kBits, kCount, kInverse};
-    Divider divide(bits_of(coded.scale[0]));
+    if (__all_sync(kAllLanes, plain)) {
+      quantise<PlainDivider>(x, coded, call, context.draws(encoder), element, keep_left);
+      return coded;
+    }
+    // Copies, so that only here they are in memory.
+    float values[kPerLane];
+    Coded codes = coded;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) values[i] = x[i];
+    quantise_any(values, codes, call, context.draws(encoder), element, keep_left);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) x[i] = values[i];
+    return codes;
+  }
+
+  /// For scales that are not plain: rare, and apart so that it costs the others nothing.
+  static __device__ __noinline__ void quantise_any(float (&x)[kPerLane], Coded& coded,
+                                                   const TileCall& call,
+                                                   const compressors::DrawStream& stream,
+                                                   std::uint64_t element, bool keep_left) {
+    quantise<Divider>(x, coded, call, stream, element, keep_left);
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
-      if (row > 0 && (call.block < 128 || (row * 128u & (call.block - 1)) == 0)) {
-        divide = Divider(bits_of(coded.scale[row]));
-      }
-      if constexpr (kStochastic) {
-        if (row % 2 == 0) {
-          draws_of_pair(context.draws(encoder), element + row * 128, draws[0], draws[1]);
-        }
-      }
-      const float4 v = make_float4(x[4 * row], x[4 * row + 1], x[4 * row + 2], x[4 * row + 3]);
-      float4 level;
-      put(coded.words, row, quantise4<kStochastic>(v, divide, kLevels, draws[row % 2], level));
-      if (keep_left) {
-        const float4 left = left_of_levels4(v, level, divide, kLevels);
-        x[4 * row] = left.x;
-        x[4 * row + 1] = left.y;
-        x[4 * row + 2] = left.z;
-        x[4 * row + 3] = left.w;
-      }
       coded.scale[row] = float_of(scale_bits(bits_of(coded.scale[row])));
     }
-    return coded;
+  }
+
+  /// True if the lane's elements of a row may be of another block than those of the row before.
+  static __device__ bool begins_block(const TileCall& call, int row) {
+    return call.block < 128 || (row * 128u & (call.block - 1)) == 0;
   }
 
   /// Where the scale of the lane's block in a row lies.
@@ -160,12 +193,13 @@ struct QInt {
   }
 
   static __device__ void store(const Coded& coded, const TileCall& call, std::byte* slot) {
-    Words<kWords>::store(coded.words, slot);
-    auto* scales = reinterpret_cast<float*>(slot + kWords * 128);
+    Codes::store(coded.words, slot);
+    auto* scales = reinterpret_cast<float*>(slot + kBits * 64);
     if (call.block < 128) {
 #pragma unroll
       for (int row = 0; row < kTileRows; ++row) {
-        if ((lane_id() * 4 & (call.block - 1)) == 0) scales[scale_index(call, row)] = coded.scale[row];
+        if ((lane_id() * 4 & (call.block - 1)) == 0)
+          scales[scale_index(call, row)] = coded.scale[row];
       }
       return;
     }
@@ -180,21 +214,25 @@ struct QInt {
 
   static __device__ Coded load(const TileCall& call, const std::byte* slot) {
     Coded coded;
-    Words<kWords>::load(coded.words, slot);
-    const auto* scales = reinterpret_cast<const float*>(slot + kWords * 128);
+    Codes::load(coded.words, slot);
+    const auto* scales = reinterpret_cast<const float*>(slot + kBits * 64);
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
-      coded.scale[row] = __ldcg(scales + scale_index(call, row));
+      if (row == 0 || begins_block(call, row)) {
+        coded.scale[row] = __ldcg(scales + scale_index(call, row));
+      } else {
+        coded.scale[row] = coded.scale[row - 1];
+      }
     }
     return coded;
   }
 
   /// x = or += what the codes stand for.
   template <bool kAdd>
-  static __device__ void decode(const Coded& coded, const TileCall&, float (&x)[kPerLane]) {
+  static __device__ void decode(const Coded& coded, float (&x)[kPerLane]) {
     constexpr std::uint32_t kHalf = 1u << (kBits - 1), kMask = 2 * kHalf - 1;
-    constexpr std::uint32_t kHalves = kHalf | kHalf << kBits | kHalf << 2 * kBits |
-                                      kHalf << 3 * kBits;
+    constexpr std::uint32_t kHalves =
+        kHalf | kHalf << kBits | kHalf << 2 * kBits | kHalf << 3 * kBits;
     // Levels plus kHalf, as the low bits of a float from 2^23 on.
     constexpr float kOffset = 8388608.0f + static_cast<float>(kHalf);
 #pragma unroll
@@ -228,7 +266,8 @@ void with_bits(int bits, const Function& function) {
   [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
     ((bits == kIndex + 2 ? function.template operator()<QInt<kIndex + 2, kStochastic>>() : void()),
      ...);
-  }(std::make_integer_sequence<int, 7>());
+  }
+  (std::make_integer_sequence<int, 7>());
 }
 
 }  // namespace

@@ -12,7 +12,8 @@ namespace {
 template <int kBlockRows>
 struct Sign {
   using Rows = RowsOfOne;
-  static constexpr int kBlocks = 2;
+  using Codes = Words<1>;
+  static constexpr int kBlocks = 4;
   static constexpr int kScales = kPerLane / kBlockRows;
   static constexpr Nan kNan = Nan::Any;
 
@@ -38,39 +39,41 @@ struct Sign {
         sum = __fadd_rn(sum, fabsf(x[block * kBlockRows + row]));
       }
       const std::uint32_t first = block * kBlock;
-      const float mean = mean_of(sum, first < part.count ? min(part.count - first, kBlock) : kBlock);
+      const float mean =
+          mean_of(sum, first < part.count ? min(part.count - first, kBlock) : kBlock);
       coded.scale[block] = mean;
 #pragma unroll
       for (int row = block * kBlockRows; row < (block + 1) * kBlockRows; ++row) {
         if (!is_poison(mean)) coded.words[0] |= bits_of(x[row]) >> 31 << row;
-        if (keep_left) x[row] = is_poison(mean) ? 0.0f : __fsub_rn(x[row], signed_mean(mean, x[row]));
+        if (keep_left)
+          x[row] = is_poison(mean) ? 0.0f : __fsub_rn(x[row], signed_mean(mean, x[row]));
       }
     }
     return coded;
   }
 
   static __device__ void store(const Coded& coded, const TileCall&, std::byte* slot) {
-    Words<1>::store(coded.words, slot);
+    Codes::store(coded.words, slot);
     float mine = 0;
 #pragma unroll
     for (int block = 0; block < kScales; ++block) {
       if (lane_id() == block) mine = coded.scale[block];
     }
-    if (lane_id() < kScales) reinterpret_cast<float*>(slot + 128)[lane_id()] = mine;
+    if (lane_id() < kScales) reinterpret_cast<float*>(slot + 64)[lane_id()] = mine;
   }
 
   static __device__ Coded load(const TileCall&, const std::byte* slot) {
     Coded coded;
-    Words<1>::load(coded.words, slot);
+    Codes::load(coded.words, slot);
 #pragma unroll
     for (int block = 0; block < kScales; ++block) {
-      coded.scale[block] = __ldcg(reinterpret_cast<const float*>(slot + 128) + block);
+      coded.scale[block] = __ldcg(reinterpret_cast<const float*>(slot + 64) + block);
     }
     return coded;
   }
 
   template <bool kAdd>
-  static __device__ void decode(const Coded& coded, const TileCall&, float (&x)[kPerLane]) {
+  static __device__ void decode(const Coded& coded, float (&x)[kPerLane]) {
 #pragma unroll
     for (int row = 0; row < kPerLane; ++row) {
       const std::uint32_t sign = coded.words[0] << (31 - row) & 0x80000000u;
@@ -87,15 +90,15 @@ template <class Function>
 void with_block(std::uint32_t block, const Function& function) {
   [&]<int... kShift>(std::integer_sequence<int, kShift...>) {
     ((block == 32u << kShift ? function.template operator()<Sign<1 << kShift>>() : void()), ...);
-  }(std::make_integer_sequence<int, 6>());
+  }
+  (std::make_integer_sequence<int, 5>());
 }
 
 }  // namespace
 
 void launch_tiles_sign(const TileGroup& group, const TileCall& call, int blocks,
                        StreamView stream) {
-  with_block(call.block,
-             [&]<class Codec>() { launch_tiles<Codec>(group, call, blocks, stream); });
+  with_block(call.block, [&]<class Codec>() { launch_tiles<Codec>(group, call, blocks, stream); });
 }
 
 void load_tile_kernels_sign() {

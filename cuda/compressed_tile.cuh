@@ -1,4 +1,4 @@
-// Tiles: 1024 elements in the registers of a warp, 32 per lane, and their way from and to memory.
+// Tiles: 512 elements in the registers of a warp, 16 per lane, and their way from and to memory.
 #pragma once
 
 #include "cuda/codec.cuh"
@@ -6,14 +6,14 @@
 
 namespace tersum::gpu {
 
-inline constexpr int kTileRows = 8;   // of 128 elements, 4 consecutive ones per lane
-inline constexpr int kPerLane = 32;   // elements of a tile
+inline constexpr int kTileRows = 4;  // of 128 elements, 4 consecutive ones per lane
+inline constexpr int kPerLane = 16;  // elements of a tile
 
 /// A run of at most kTile elements of a call.
 struct Tile {
-  std::uint64_t first;   // element of the call
-  std::uint32_t count;   // 0: no such tile
-  bool whole;            // all elements are there, and everything is aligned to 16 bytes
+  std::uint64_t first;  // element of the call
+  std::uint32_t count;  // 0: no such tile
+  bool whole;           // all elements are there, and everything is aligned to 16 bytes
 };
 
 /// Tile `index` of a share.
@@ -29,37 +29,68 @@ __device__ inline int lane_id() {
   return static_cast<int>(threadIdx.x % 32);
 }
 
+/// Accesses to the end of a share, or unaligned ones: rare, and apart so that they cost the others
+/// nothing.
+static __device__ __noinline__ float4 load4_part(const float* from, std::size_t i,
+                                                 std::size_t end) {
+  return load4(from, i, end, false);
+}
+static __device__ __noinline__ void store4_part(float* to, std::size_t i, std::size_t end,
+                                                float4 v) {
+  store4(to, i, end, false, v);
+}
+
 /// Lane l has the elements 4 l to 4 l + 3 of each row of 128.
 struct RowsOfFour {
   static __device__ void load(float (&x)[kPerLane], const float* from, const Tile& tile) {
-    const std::size_t end = tile.first + tile.count;
     const std::size_t i = tile.first + lane_id() * 4;
+    float4 rows[kTileRows];
+    if (tile.whole) {
 #pragma unroll
-    for (int row = 0; row < kTileRows; ++row) {
-      float4 v;
-      if (tile.whole) {
-        v = __ldcs(reinterpret_cast<const float4*>(from + i + row * 128));
-      } else {
-        v = load4(from, i + row * 128, end, false);
+      for (int row = 0; row < kTileRows; ++row) {
+        rows[row] = __ldcs(reinterpret_cast<const float4*>(from + i) + row * 32);
       }
-      x[4 * row] = v.x;
-      x[4 * row + 1] = v.y;
-      x[4 * row + 2] = v.z;
-      x[4 * row + 3] = v.w;
+    } else {
+#pragma unroll
+      for (int row = 0; row < kTileRows; ++row) {
+        rows[row] = load4_part(from, i + row * 128, tile.first + tile.count);
+      }
+    }
+#pragma unroll
+    for (int row = 0; row < kTileRows; ++row) put(x, row, rows[row]);
+  }
+
+  static __device__ void store(const float (&x)[kPerLane], float* to, const Tile& tile) {
+    const std::size_t i = tile.first + lane_id() * 4;
+    if (tile.whole) {
+#pragma unroll
+      for (int row = 0; row < kTileRows; ++row) {
+        __stcs(reinterpret_cast<float4*>(to + i) + row * 32, get(x, row));
+      }
+    } else {
+#pragma unroll
+      for (int row = 0; row < kTileRows; ++row) {
+        store4_part(to, i + row * 128, tile.first + tile.count, get(x, row));
+      }
     }
   }
-  static __device__ void store(const float (&x)[kPerLane], float* to, const Tile& tile) {
-    const std::size_t end = tile.first + tile.count;
-    const std::size_t i = tile.first + lane_id() * 4;
+
+  /// Zeros where there are no elements.
+  static __device__ void clear_beyond(float (&x)[kPerLane], const Tile& tile) {
 #pragma unroll
-    for (int row = 0; row < kTileRows; ++row) {
-      const float4 v = make_float4(x[4 * row], x[4 * row + 1], x[4 * row + 2], x[4 * row + 3]);
-      if (tile.whole) {
-        __stcs(reinterpret_cast<float4*>(to + i + row * 128), v);
-      } else {
-        store4(to, i + row * 128, end, false, v);
-      }
+    for (int i = 0; i < kPerLane; ++i) {
+      if (i / 4 * 128u + lane_id() * 4 + i % 4 >= tile.count) x[i] = 0.0f;
     }
+  }
+
+  static __device__ float4 get(const float (&x)[kPerLane], int row) {
+    return make_float4(x[4 * row], x[4 * row + 1], x[4 * row + 2], x[4 * row + 3]);
+  }
+  static __device__ void put(float (&x)[kPerLane], int row, float4 v) {
+    x[4 * row] = v.x;
+    x[4 * row + 1] = v.y;
+    x[4 * row + 2] = v.z;
+    x[4 * row + 3] = v.w;
   }
 };
 
@@ -67,25 +98,41 @@ struct RowsOfFour {
 struct RowsOfOne {
   static __device__ void load(float (&x)[kPerLane], const float* from, const Tile& tile) {
     const float* mine = from + tile.first + lane_id();
+    if (tile.whole) {
 #pragma unroll
-    for (int row = 0; row < kPerLane; ++row) {
-      const bool inside = tile.whole || row * 32u + lane_id() < tile.count;
-      x[row] = inside ? __ldcs(mine + row * 32) : 0.0f;
+      for (int row = 0; row < kPerLane; ++row) x[row] = __ldcs(mine + row * 32);
+    } else {
+#pragma unroll
+      for (int row = 0; row < kPerLane; ++row) {
+        x[row] = row * 32u + lane_id() < tile.count ? __ldcs(mine + row * 32) : 0.0f;
+      }
     }
   }
+
   static __device__ void store(const float (&x)[kPerLane], float* to, const Tile& tile) {
     float* mine = to + tile.first + lane_id();
+    if (tile.whole) {
+#pragma unroll
+      for (int row = 0; row < kPerLane; ++row) __stcs(mine + row * 32, x[row]);
+    } else {
+#pragma unroll
+      for (int row = 0; row < kPerLane; ++row) {
+        if (row * 32u + lane_id() < tile.count) __stcs(mine + row * 32, x[row]);
+      }
+    }
+  }
+
+  static __device__ void clear_beyond(float (&x)[kPerLane], const Tile& tile) {
 #pragma unroll
     for (int row = 0; row < kPerLane; ++row) {
-      if (tile.whole || row * 32u + lane_id() < tile.count) __stcs(mine + row * 32, x[row]);
+      if (row * 32u + lane_id() >= tile.count) x[row] = 0.0f;
     }
   }
 };
 
 /// x += residual
 template <class Rows, Nan kNan>
-__device__ inline void add_residual(float (&x)[kPerLane], const float* residual,
-                                    const Tile& tile) {
+__device__ inline void add_residual(float (&x)[kPerLane], const float* residual, const Tile& tile) {
   float e[kPerLane];
   Rows::load(e, residual, tile);
 #pragma unroll
@@ -95,28 +142,33 @@ __device__ inline void add_residual(float (&x)[kPerLane], const float* residual,
   }
 }
 
-/// kWords words per lane, from and to an encoded tile: as few accesses as there can be, each of
-/// whole lines.
-template <int kWords>
+/// kHalves 16-bit words per lane, from and to an encoded tile: as few accesses as there can be,
+/// each of whole lines. An odd one is in the lower half of the last word.
+template <int kHalves>
 struct Words {
-  static __device__ void store(const std::uint32_t (&words)[kWords], std::byte* slot) {
-    constexpr int kFours = kWords / 4, kRest = kWords % 4;
+  static constexpr int kCount = (kHalves + 1) / 2;
+  static constexpr int kWhole = kHalves / 2, kFours = kWhole / 4, kRest = kWhole % 4;
+
+  static __device__ void store(const std::uint32_t (&words)[kCount], std::byte* slot) {
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
       reinterpret_cast<uint4*>(slot)[i * 32 + lane_id()] =
           make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
     }
-    std::byte* rest = slot + kFours * 512;
     if constexpr (kRest >= 2) {
-      reinterpret_cast<uint2*>(rest)[lane_id()] =
+      reinterpret_cast<uint2*>(slot + kFours * 512)[lane_id()] =
           make_uint2(words[4 * kFours], words[4 * kFours + 1]);
     }
     if constexpr (kRest % 2 == 1) {
-      reinterpret_cast<std::uint32_t*>(rest + kRest / 2 * 256)[lane_id()] = words[kWords - 1];
+      reinterpret_cast<std::uint32_t*>(slot + (kWhole - 1) * 128)[lane_id()] = words[kWhole - 1];
+    }
+    if constexpr (kHalves % 2 == 1) {
+      reinterpret_cast<std::uint16_t*>(slot + kWhole * 128)[lane_id()] =
+          static_cast<std::uint16_t>(words[kWhole]);
     }
   }
-  static __device__ void load(std::uint32_t (&words)[kWords], const std::byte* slot) {
-    constexpr int kFours = kWords / 4, kRest = kWords % 4;
+
+  static __device__ void load(std::uint32_t (&words)[kCount], const std::byte* slot) {
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
       const uint4 v = __ldcg(reinterpret_cast<const uint4*>(slot) + i * 32 + lane_id());
@@ -125,15 +177,18 @@ struct Words {
       words[4 * i + 2] = v.z;
       words[4 * i + 3] = v.w;
     }
-    const std::byte* rest = slot + kFours * 512;
     if constexpr (kRest >= 2) {
-      const uint2 v = __ldcg(reinterpret_cast<const uint2*>(rest) + lane_id());
+      const uint2 v = __ldcg(reinterpret_cast<const uint2*>(slot + kFours * 512) + lane_id());
       words[4 * kFours] = v.x;
       words[4 * kFours + 1] = v.y;
     }
     if constexpr (kRest % 2 == 1) {
-      words[kWords - 1] =
-          __ldcg(reinterpret_cast<const std::uint32_t*>(rest + kRest / 2 * 256) + lane_id());
+      words[kWhole - 1] =
+          __ldcg(reinterpret_cast<const std::uint32_t*>(slot + (kWhole - 1) * 128) + lane_id());
+    }
+    if constexpr (kHalves % 2 == 1) {
+      words[kWhole] =
+          __ldcg(reinterpret_cast<const std::uint16_t*>(slot + kWhole * 128) + lane_id());
     }
   }
 };

@@ -7,8 +7,8 @@ namespace tersum::gpu {
 
 /// The draws of two chunks that start at elements e and e + 128, multiples of 8 for even lanes:
 /// lanes in pairs share groups, so each computes one.
-__device__ inline void draws_of_pair(const compressors::DrawStream& stream, std::uint64_t e, uint2& a,
-                              uint2& b) {
+__device__ inline void draws_of_pair(const compressors::DrawStream& stream, std::uint64_t e,
+                                     uint2& a, uint2& b) {
   const bool odd = threadIdx.x % 2 != 0;
   const uint4 group = draw_group(stream, e / 8 + (odd ? kChunk / 8 : 0));
   const std::uint32_t first = __shfl_xor_sync(kAllLanes, odd ? group.x : group.z, 1);
@@ -25,10 +25,22 @@ __device__ inline float threshold_high(std::uint32_t draws) {
   return __fsub_rn(float_of((draws >> 9 & 0x7fff80u) | 0x3f800000u), 1.0f - 0x1p-17f);
 }
 
+/// True for scales with which nothing that matters under- or overflows: 2^-40 to 2^126.
+__device__ inline bool is_in_plain_range(std::uint32_t scale_bits) {
+  return scale_bits >= 0x2b800000u && scale_bits < 0x7e800000u;
+}
+
 /// x / scale, rounded to nearest even, for every x of a block: two steps of refinement with the
 /// correctly rounded reciprocal, exact by Markstein's theorem while nothing under- or overflows.
-/// With a scale in the range below that can only happen to quotients so small that their code is 0
+/// With a scale in the plain range that can only happen to quotients so small that their code is 0
 /// whatever they are.
+__device__ inline float refined_quotient(float x, float scale, float reciprocal) {
+  float q = __fmul_rn(x, reciprocal);
+  q = __fmaf_rn(__fmaf_rn(-scale, q, x), reciprocal, q);
+  return __fmaf_rn(__fmaf_rn(-scale, q, x), reciprocal, q);
+}
+
+/// For blocks of any scale.
 struct Divider {
   std::uint32_t magnitude;  // the scale's bits
   float scale;
@@ -38,14 +50,25 @@ struct Divider {
   __device__ explicit Divider(std::uint32_t scale_bits) {
     magnitude = scale_bits;
     scale = float_of(scale_bits);
-    fast = scale_bits >= 0x2b800000u && scale_bits < 0x7e800000u;  // 2^-40, 2^126
+    fast = is_in_plain_range(scale_bits);
     reciprocal = __frcp_rn(fast ? scale : 1.0f);
   }
-  __device__ float operator()(float x) const {
-    float q = __fmul_rn(x, reciprocal);
-    q = __fmaf_rn(__fmaf_rn(-scale, q, x), reciprocal, q);
-    return __fmaf_rn(__fmaf_rn(-scale, q, x), reciprocal, q);
+  __device__ float operator()(float x) const { return refined_quotient(x, scale, reciprocal); }
+};
+
+/// For blocks with a scale in the plain range, and blocks of zeros.
+struct PlainDivider {
+  float scale;
+  float reciprocal;
+
+  __device__ explicit PlainDivider(std::uint32_t scale_bits) : scale(float_of(scale_bits)) {
+    // The device's reciprocal is off by one unit at most; one step makes it the nearest.
+    float near;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(near) : "f"(scale));
+    reciprocal = __fmaf_rn(__fmaf_rn(-scale, near, 1.0f), near, near);
+    if (scale == 0.0f) reciprocal = 0.0f;
   }
+  __device__ float operator()(float x) const { return refined_quotient(x, scale, reciprocal); }
 };
 
 /// The level of an element plus kIntegerOffset.
@@ -63,6 +86,22 @@ struct Levels {
   float inverse;  // 1 / count
 };
 
+/// Codes of 4 elements, packed. `q` are their quotients, and then what the codes stand for: levels
+/// plus kIntegerOffset.
+template <bool kStochastic>
+__device__ inline std::uint32_t round4(float (&q)[4], const Levels& levels, uint2 draws) {
+  const float threshold[4] = {threshold_low(draws.x), threshold_high(draws.x),
+                              threshold_low(draws.y), threshold_high(draws.y)};
+  const std::uint32_t mask = (1u << levels.bits) - 1;
+  std::uint32_t packed = 0;
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    q[c] = level_of<kStochastic>(q[c], levels.count, threshold[c]);
+    packed |= (bits_of(q[c]) & mask) << (c * levels.bits);
+  }
+  return packed;
+}
+
 /// Codes of 4 elements, packed. `level` is what they stand for: levels plus kIntegerOffset.
 template <bool kStochastic>
 __device__ inline std::uint32_t quantise4(float4 x, const Divider& divide, const Levels& levels,
@@ -79,33 +118,44 @@ __device__ inline std::uint32_t quantise4(float4 x, const Divider& divide, const
 #pragma unroll
     for (int c = 0; c < 4; ++c) q[c] = __fdiv_rn(q[c], float_of(magnitude));
   }
-  const float threshold[4] = {threshold_low(draws.x), threshold_high(draws.x),
-                              threshold_low(draws.y), threshold_high(draws.y)};
-  const std::uint32_t mask = (1u << levels.bits) - 1;
-  std::uint32_t packed = 0;
-#pragma unroll
-  for (int c = 0; c < 4; ++c) {
-    q[c] = level_of<kStochastic>(q[c], levels.count, threshold[c]);
-    packed |= (bits_of(q[c]) & mask) << (c * levels.bits);
-  }
+  const std::uint32_t packed = round4<kStochastic>(q, levels, draws);
   level = make_float4(q[0], q[1], q[2], q[3]);
   return packed;
 }
 
-/// The residual of 4 elements.
-__device__ inline float4 left_of_levels4(float4 x, float4 level, const Divider& divide,
+template <bool kStochastic>
+__device__ inline std::uint32_t quantise4(float4 x, const PlainDivider& divide,
+                                          const Levels& levels, uint2 draws, float4& level) {
+  float q[4] = {divide(x.x), divide(x.y), divide(x.z), divide(x.w)};
+  const std::uint32_t packed = round4<kStochastic>(q, levels, draws);
+  level = make_float4(q[0], q[1], q[2], q[3]);
+  return packed;
+}
+
+/// The residual of 4 elements, if nothing overflows.
+template <class Division>
+__device__ inline float4 rest_of_levels4(float4 x, float4 level, const Division& divide,
                                          const Levels& levels) {
   const auto left = [&](float element, float of) {
     const float value = __fmul_rn(__fsub_rn(of, kIntegerOffset), levels.inverse);
-    return __fsub_rn(element, __fmul_rn(value, float_of(divide.magnitude)));
+    return __fsub_rn(element, __fmul_rn(value, divide.scale));
   };
-  float4 rest = make_float4(left(x.x, level.x), left(x.y, level.y), left(x.z, level.z),
-                            left(x.w, level.w));
-  if (divide.magnitude >= 0x7e800000u) {  // only then can a product or a difference overflow
-    rest = make_float4(finite_or_zero(rest.x), finite_or_zero(rest.y), finite_or_zero(rest.z),
-                       finite_or_zero(rest.w));
-  }
-  return rest;
+  return make_float4(left(x.x, level.x), left(x.y, level.y), left(x.z, level.z),
+                     left(x.w, level.w));
+}
+
+__device__ inline float4 left_of_levels4(float4 x, float4 level, const PlainDivider& divide,
+                                         const Levels& levels) {
+  return rest_of_levels4(x, level, divide, levels);
+}
+
+__device__ inline float4 left_of_levels4(float4 x, float4 level, const Divider& divide,
+                                         const Levels& levels) {
+  const float4 rest = rest_of_levels4(x, level, divide, levels);
+  if (divide.magnitude < 0x7e800000u) return rest;
+  // Only now can a product or a difference overflow.
+  return make_float4(finite_or_zero(rest.x), finite_or_zero(rest.y), finite_or_zero(rest.z),
+                     finite_or_zero(rest.w));
 }
 
 /// Bits of the largest magnitude, or more than those of any number if there is a NaN.

@@ -188,8 +188,7 @@ __global__ __launch_bounds__(kBlockThreads) void encode_twice(Feed feed, BlockGe
     uint2 draws = make_uint2(0, 0);
     if constexpr (kStochastic) draws = draws_at(quantiser.draws, quantiser.offset + i);
     float4 level;
-    const std::uint32_t packed =
-        quantise4<kStochastic>(x, divide, quantiser.levels, draws, level);
+    const std::uint32_t packed = quantise4<kStochastic>(x, divide, quantiser.levels, draws, level);
     store_words(codes, geometry, chunk, end, packed);
     if constexpr (kSource != Source::Gradient) {
       store4(feed.residual_next, i, end, feed.aligned,

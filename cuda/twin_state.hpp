@@ -67,9 +67,12 @@ class TwinState {
   /// Committed values as CompressorState::save() of the same compressor writes them; empty without
   /// arrays. Blocks the host until `stream` is done.
   std::vector<std::byte> save(StreamView stream) const;
+  std::size_t saved_bytes() const noexcept;
   /// The other way. Error InvalidArgument, with nothing changed, if `bytes` is not of this shape or
   /// holds an infinity or a NaN. Blocks the host until `stream` is done.
   void load(std::span<const std::byte> bytes, StreamView stream);
+  /// The error that load() would throw, if any.
+  void validate(std::span<const std::byte> bytes) const;
 
  private:
   struct Range {

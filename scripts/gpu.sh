@@ -29,7 +29,7 @@ step() {  # step <name> <seconds> <command...>
 
 step configure 300 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTERSUM_CUDA=ON -DTERSUM_BENCH=ON
 step build 3600 cmake --build "$build" --target \
-  cuda_test src_device_test collectives_cuda compressors_cuda tersum-perf
+  cuda_test src_device_test collectives_cuda compressed_cuda compressors_cuda tersum-perf
 if [ "$failed" -gt 0 ]; then
   echo "$passed passed, $failed failed"
   exit 1
@@ -55,6 +55,8 @@ for ranks in 2 4 8; do
     step "all_reduce_${dtype}_x$ranks" 300 "${run[@]}" --eager --dtype "$dtype" \
       --variant tersum --variant early:early=1 --json "$results/all_reduce_${dtype}_x$ranks.json"
   done
+  step "compressed_x$ranks" 300 "$build/bench/compressed_cuda" --ranks "$ranks" ${nccl:+--nccl-library "$nccl"} \
+    --json "$results/compressed_x$ranks.json"
   step "others_x$ranks" 300 "${run[@]}" --json "$results/others_x$ranks.json" \
     --collectives reduce_scatter,all_gather,broadcast,reduce,all_to_all,send_receive
 done
@@ -65,7 +67,8 @@ for ranks in 2 4; do
 done
 step compressors 600 "$build/bench/compressors_cuda"
 
-cat "$results/machine.txt" "$results"/all_reduce_*.log "$results"/others_*.log "$results"/compressors.log \
+cat "$results/machine.txt" "$results"/all_reduce_*.log "$results"/compressed_*.log "$results"/others_*.log \
+  "$results"/compressors.log \
   2> /dev/null | tee "$results/table.txt"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -16,16 +16,6 @@ namespace {
 constexpr std::size_t kMargin = 16;  // elements around the output that must stay as they are
 constexpr float kPoison = -7.25f;
 
-void expect_same(const Floats& got, const Floats& wanted, const std::string& what) {
-  const auto a = bits_of_sums(got), b = bits_of_sums(wanted);
-  const auto differs = std::mismatch(a.begin(), a.end(), b.begin());
-  if (differs.first == a.end()) return;
-  const auto i = static_cast<std::size_t>(differs.first - a.begin());
-  throw std::runtime_error(what + ": element " + std::to_string(i) + " of " +
-                           std::to_string(got.size()) + " is " + std::to_string(got[i]) + ", not " +
-                           std::to_string(wanted[i]));
-}
-
 void expect_saved(const std::vector<std::byte>& got, const std::vector<std::byte>& wanted,
                   const std::string& what) {
   if (got == wanted) return;
@@ -36,6 +26,16 @@ void expect_saved(const std::vector<std::byte>& got, const std::vector<std::byte
 }
 
 }  // namespace
+
+void expect_same(const Floats& got, const Floats& wanted, const std::string& what) {
+  const auto a = bits_of_sums(got), b = bits_of_sums(wanted);
+  const auto differs = std::mismatch(a.begin(), a.end(), b.begin());
+  if (differs.first == a.end()) return;
+  const auto i = static_cast<std::size_t>(differs.first - a.begin());
+  throw std::runtime_error(what + ": element " + std::to_string(i) + " of " +
+                           std::to_string(got.size()) + " is " + std::to_string(got[i]) + ", not " +
+                           std::to_string(wanted[i]));
+}
 
 HostExchange::HostExchange(const std::string& spec, std::size_t count, int ranks)
     : compressor_(make_compressor(spec)),
@@ -60,8 +60,7 @@ Floats HostExchange::decoded(const Compressor& compressor, std::span<const float
 Floats HostExchange::step(const std::vector<Floats>& inputs, ReduceOp op,
                           const SliceContext& context) {
   const bool recompresses = compressor_->traits().aggregation == Aggregation::Recompress;
-  Floats result =
-      recompresses ? recompress(inputs, op, context) : merge(inputs, op, context);
+  Floats result = recompresses ? recompress(inputs, op, context) : merge(inputs, op, context);
   for (Part& part : parts_) {
     if (part.state) part.state->commit();
     if (part.reducer_state) part.reducer_state->commit();
@@ -97,7 +96,7 @@ Floats HostExchange::recompress(const std::vector<Floats>& inputs, ReduceOp op,
   return result;
 }
 
-// Linear methods round the sum once more, without feedback; sparse ones do not.
+// Casts round the sum once more, without feedback.
 Floats HostExchange::merge(const std::vector<Floats>& inputs, ReduceOp op,
                            const SliceContext& context) {
   Floats sum(count_);
@@ -113,7 +112,7 @@ Floats HostExchange::merge(const std::vector<Floats>& inputs, ReduceOp op,
   if (op == ReduceOp::Average) {
     for (float& x : sum) x /= static_cast<float>(inputs.size());
   }
-  if (!linear) return sum;
+  if (compressor_->traits().payload_dtype == DType::Float32) return sum;
   const auto plain = make_compressor(compressor_->traits().name);
   return decoded(*plain, sum, context, nullptr);
 }

@@ -94,6 +94,9 @@ class CompressedRank {
   PinnedBuffer host_;
 };
 
+/// Throws std::runtime_error that begins with `what` unless all bits are the same; all NaN are.
+void expect_same(const Floats& got, const Floats& wanted, const std::string& what);
+
 /// Inputs of all ranks.
 std::vector<Floats> make_inputs(const CompressedCase& test, int ranks, int step);
 
