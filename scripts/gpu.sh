@@ -29,7 +29,8 @@ step() {  # step <name> <seconds> <command...>
 
 step configure 300 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTERSUM_CUDA=ON -DTERSUM_BENCH=ON
 step build 3600 cmake --build "$build" --target \
-  cuda_test src_device_test collectives_cuda compressed_cuda compressors_cuda tersum-perf
+  cuda_test src_device_test src_device_exchange_test src_device_hosts_test src_device_processes_test \
+  src_device_context_test collectives_cuda compressed_cuda compressors_cuda tersum-perf
 if [ "$failed" -gt 0 ]; then
   echo "$passed passed, $failed failed"
   exit 1
@@ -41,7 +42,9 @@ fi
 } > "$results/machine.txt"
 
 step tests 900 "$build/tests/cuda/cuda_test" --gtest_output="json:$results/tests.json"
-step communicator_tests 300 "$build/tests/src/src_device_test" --gtest_output="json:$results/communicator_tests.json"
+for name in device device_hosts device_processes device_context; do
+  step "${name}_tests" 300 "$build/tests/src/src_${name}_test" --gtest_output="json:$results/${name}_tests.json"
+done
 
 nccl=${NCCL_LIBRARY:-$(python3 -c "import nvidia.nccl, os
 print(os.path.join(list(nvidia.nccl.__path__)[0], 'lib', 'libnccl.so.2'))" 2> /dev/null)}
@@ -65,6 +68,12 @@ for ranks in 2 4; do
   step "communicators_x$ranks" 300 "$build/bench/perf/tersum-perf" allreduce -n "$ranks" --device cuda --graph \
     --min 1K --max 256M --factor 4 --json "$results/communicators_x$ranks.json"
 done
+if [ "$(id -u)" -eq 0 ] && command -v ip > /dev/null && command -v tc > /dev/null; then
+  for ranks in 1 2; do
+    step "emulated_hosts_x$ranks" 120 scripts/emulated_hosts.sh -n "$ranks" -- "$build/bench/perf/tersum-perf" allreduce \
+      --device cuda --min 256M --max 256M --iterations 2 --json "$results/emulated_hosts_x$ranks.json"
+  done
+fi
 step compressors 600 "$build/bench/compressors_cuda"
 
 cat "$results/machine.txt" "$results"/all_reduce_*.log "$results"/compressed_*.log "$results"/others_*.log \

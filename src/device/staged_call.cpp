@@ -211,8 +211,14 @@ Task<> StagedCall::exchange(Operation& op, StagedSlice& slice) {
 }
 
 Task<> StagedCall::collective(Operation& op, StagedSlice& slice) {
-  const Reduction reduction{slice.out.slot, slice.in.slot,   slice.count,     call_.dtype,
-                            call_.op,       call_.pre_scale, call_.post_scale};
+  const Reduction reduction{.input = slice.out.slot,
+                            .output = slice.in.slot,
+                            .count = slice.count,
+                            .dtype = call_.dtype,
+                            .op = call_.op,
+                            .pre_scale = call_.pre_scale,
+                            .post_scale = call_.post_scale,
+                            .may_spoil = true};
   const auto ranks = static_cast<std::size_t>(op.size());
   switch (call_.kind) {
     case CallKind::AllReduce:

@@ -9,6 +9,7 @@
 
 #include "cuda/error.hpp"
 #include "src/device/hierarchy.hpp"
+#include "src/device/set_up.hpp"
 #include "src/device/staged_call.hpp"
 #include "src/session.hpp"
 
@@ -205,7 +206,11 @@ void StagedCollectives::on_over(const StagedCall& call) {
 }  // namespace
 
 std::shared_ptr<DeviceCollectives> open_staged_collectives(CommunicatorState& communicator) {
-  return std::make_shared<StagedCollectives>(*communicator.session, communicator.group);
+  auto opened = std::make_shared<StagedCollectives>(*communicator.session, communicator.group);
+  // Allocating waits for all that runs on a GPU. Where ranks share one, nobody may begin before all
+  // have what they need.
+  agree(*communicator.session, communicator.group, true);
+  return opened;
 }
 
 }  // namespace tersum::runtime

@@ -230,6 +230,10 @@ TEST_F(HostPair, ASilentPeerEndsInATimeoutAndTheStreamGoesOn) {
   World world = make_hosts("ab", config);
   on_each_gpu(world, [&](int rank, Communicator& communicator, gpu::StreamView stream) {
     Tensor tensor(values_of(rank, 1'000'000), stream);
+    communicator  // all ranks open the way together
+        .all_reduce(tensor.data(), tensor.data(), 10, DType::Float32, ReduceOp::Sum,
+                    {.stream = stream})
+        .wait();
     if (rank == 0) {
       const Work work = communicator.all_reduce(tensor.data(), tensor.data(), 1'000'000,
                                                 DType::Float32, ReduceOp::Sum, {.stream = stream});
@@ -247,6 +251,9 @@ TEST_F(HostPair, AbortEndsWhatWaitsForAPeer) {
   on_each_gpu(world, [&](int rank, Communicator& communicator, gpu::StreamView stream) {
     Tensor tensor(values_of(rank, 1000), stream);
     const CallOptions options{.stream = stream};
+    communicator
+        .all_reduce(tensor.data(), tensor.data(), 1000, DType::Float32, ReduceOp::Sum, options)
+        .wait();
     if (rank == 0) {
       const Work work = communicator.all_reduce(tensor.data(), tensor.data(), 1000, DType::Float32,
                                                 ReduceOp::Sum, options);

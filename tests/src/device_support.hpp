@@ -19,16 +19,23 @@ namespace tersum::test {
 /// one rank's wait would hold up what it waits for: let there be enough. Before CUDA starts.
 inline const bool kManyQueues = ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1) == 0;
 
-/// count floats in device memory.
+/// count floats in device memory, allocated and freed in the order of the stream: cudaFree() would
+/// wait for all that runs on the GPU, also for another rank's work that waits for this one's.
 class Tensor {
  public:
   Tensor(const std::vector<float>& values, gpu::StreamView stream)
-      : memory_(values.size() * sizeof(float)), count_(values.size()) {
+      : stream_(stream), count_(values.size()) {
+    void* memory = nullptr;
+    gpu::check(cudaMallocAsync(&memory, count_ * sizeof(float), stream.get()), "cudaMallocAsync");
+    memory_ = static_cast<float*>(memory);
     gpu::check(cudaMemcpyAsync(data(), values.data(), values.size() * sizeof(float),
                                cudaMemcpyHostToDevice, stream.get()),
                "cudaMemcpyAsync");
   }
-  float* data() { return memory_.as<float>(); }
+  ~Tensor() { cudaFreeAsync(memory_, stream_.get()); }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+  float* data() { return memory_; }
   std::size_t count() const { return count_; }
   std::vector<float> read(gpu::StreamView stream) {
     std::vector<float> values(count_);
@@ -40,7 +47,8 @@ class Tensor {
   }
 
  private:
-  gpu::DeviceBuffer memory_;
+  gpu::StreamView stream_;
+  float* memory_ = nullptr;
   std::size_t count_;
 };
 
