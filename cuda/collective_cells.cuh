@@ -196,7 +196,7 @@ __device__ void place_runs(const Group& group, const Exchange& exchange, Cells<C
 
 /// Any exchange between any number of ranks.
 template <class Cell, class T, bool kSum>
-__global__ void __launch_bounds__(Cell::kThreads)
+__global__ void __launch_bounds__(Cell::kThreads, 1)
     exchange_cells(const __grid_constant__ Group group, const __grid_constant__ Exchange exchange) {
   const int peer = static_cast<int>(threadIdx.x);
   const bool attends = blockIdx.x == 0 && peer < group.size && peer != group.rank;
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(Cell::kThreads)
 
 /// An all-reduce in two steps: place[r] is the share that rank r reduces.
 template <class Cell, class T, bool kSum>
-__global__ void __launch_bounds__(Cell::kThreads)
+__global__ void __launch_bounds__(Cell::kThreads, 1)
     all_reduce_cells(const __grid_constant__ Group group,
                      const __grid_constant__ Exchange exchange) {
   const Range* shares = exchange.place;

@@ -106,7 +106,7 @@ class PairRound {
 /// waited for. With kMany there are several rounds, and what is sent runs ahead of what is taken,
 /// so that the link never waits for the sums.
 template <class Cell, class T, bool kCombine, bool kSum, int kSpans, bool kMany>
-__global__ void __launch_bounds__(Cell::kThreads)
+__global__ void __launch_bounds__(Cell::kThreads, 1)
     exchange_pair(const __grid_constant__ PairExchange pair) {
   using Round = PairRound<Cell, T, kSpans>;
   warm_parameters(pair);

@@ -51,7 +51,7 @@ AlgorithmTable AlgorithmTable::for_ranks(int size) noexcept {
     table.packets_bytes = 32 * kKiB;
     table.lines_bytes = 4 * kMiB;
     table.push_bytes = SIZE_MAX;
-    table.copy_engines_bytes = 32 * kMiB;
+    table.copy_engines_bytes = size == 2 ? 32 * kMiB : 0;
     return table;
   }
   table.packets_bytes = size <= 4 ? 32 * kKiB : 16 * kKiB;

@@ -43,7 +43,7 @@ __global__ void wait_for_slot(const __grid_constant__ Group group, std::uint32_t
 
 /// Does what a copy engine would do, for a run that copy engines might cut inside of words.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     copy_slice(const __grid_constant__ Group group, std::byte* to, const std::byte* from,
                std::uint64_t bytes, std::uint32_t* full) {
   if (load_relaxed(&group.progress->failed) != 0) return;
@@ -253,7 +253,7 @@ __device__ inline std::uint32_t chunks_of(std::uint64_t bytes, std::uint64_t sli
 }
 
 template <class T, bool kCombine, bool kSum>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     take_slices(const __grid_constant__ Group group,
                 const __grid_constant__ SliceExchange exchange) {
   __shared__ bool alive;
