@@ -21,6 +21,13 @@
 
 namespace tersum::gpu {
 
+/// Waits for a flag. Apart from the rest, which needs its registers.
+static __device__ __noinline__ bool wait_long(const TileGroup& group, int peer,
+                                              const std::uint32_t* flag, std::uint32_t wanted) {
+  Watch watch(group.progress, group.mailbox, group.timeout_ns);
+  return watch.wait(peer, [&] { return has_reached(load_relaxed(flag), wanted); });
+}
+
 /// One warp's way through an operation.
 template <class Codec>
 class TileWorker {
@@ -179,8 +186,7 @@ class TileWorker {
     if (needed) {
       const std::uint32_t* arrived = flag(way, group_.rank, peer);
       const std::uint32_t wanted = base_ + turn - (way == Way::ToOwner ? 0 : 1);
-      Watch watch(group_.progress, group_.mailbox, group_.timeout_ns);
-      good = watch.wait(peer, [&] { return has_reached(load_relaxed(arrived), wanted); });
+      good = has_reached(load_relaxed(arrived), wanted) || wait_long(group_, peer, arrived, wanted);
       load_acquire(arrived);
     }
     const bool all_good = __all_sync(kAllLanes, good);
