@@ -8,10 +8,15 @@
 #include "src/exchange/slice_codec.hpp"
 #include "tersum/types.hpp"
 
-namespace tersum::runtime {
+namespace tersum {
+
+class Session;
+
+namespace runtime {
 
 /// Memory, streams, compressor twins and states of one exchange on one device. Compression happens
-/// on the device, before bytes leave it; messages go through pinned host memory.
+/// on the device, before bytes leave it. Between GPUs of one host slices go from memory to memory,
+/// otherwise as messages through pinned host memory.
 class DeviceExchange {
  public:
   virtual ~DeviceExchange() = default;
@@ -32,8 +37,17 @@ class DeviceExchange {
   /// went wrong if something did. Does not block. One call at a time.
   virtual void when_reached(Stream stream, std::function<void(const Status&)> function) = 0;
 
-  /// The way of one slice of this exchange. [engine]
-  virtual std::unique_ptr<SliceCodec> codec(Operation& op, const SliceJob& job) = 0;
+  /// Opens the ways that need all ranks. Collective over `group`, blocks.
+  virtual void connect(Session& session, const std::shared_ptr<Group>& group) = 0;
+
+  /// Combines one slice over all ranks. [engine]
+  virtual Task<> exchange(Operation& op, const SliceJob& job) = 0;
+
+  /// A round has failed: ends what waits for other ranks. [engine]
+  virtual void abort() noexcept = 0;
+  /// Makes it usable again, if any rank has called abort(). Collective, as connect(), when nothing
+  /// runs here any more.
+  virtual void recover() = 0;
 
   /// Copies device memory. [engine]
   virtual Task<> copy(Operation& op, void* to, const void* from, std::size_t bytes) = 0;
@@ -43,4 +57,5 @@ class DeviceExchange {
 /// without CUDA, and without a GPU.
 std::unique_ptr<DeviceExchange> open_device_exchange(Engine& engine, std::size_t slices);
 
-}  // namespace tersum::runtime
+}  // namespace runtime
+}  // namespace tersum

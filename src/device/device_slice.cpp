@@ -1,8 +1,11 @@
 #include "src/device/device_slice.hpp"
 
+#include <cuda_runtime_api.h>
+
 #include <utility>
 
 #include "cuda/divide.hpp"
+#include "cuda/error.hpp"
 
 namespace tersum::runtime {
 
@@ -50,6 +53,31 @@ const float* DeviceSlice::input_of(const Piece& piece) {
     table->gather(stream_, values());
   }
   return values_of(piece);
+}
+
+std::byte* DeviceSlice::elements() {
+  if (elements_.data() == nullptr)
+    elements_ = device_.memory().acquire(count_ * element(), stream_);
+  return elements_.data();
+}
+
+void DeviceSlice::gather() {
+  move_elements(true);
+}
+
+void DeviceSlice::scatter() {
+  move_elements(false);
+}
+
+void DeviceSlice::move_elements(bool gathering) {
+  for (const Piece& piece : parts_) {
+    if (piece.count == 0) continue;
+    std::byte* const place = elements() + piece.at * element();
+    gpu::check(cudaMemcpyAsync(gathering ? place : piece.part->result,
+                               gathering ? piece.part->data : place, piece.count * element(),
+                               cudaMemcpyDeviceToDevice, stream_.get()),
+               "cudaMemcpyAsync");
+  }
 }
 
 void DeviceSlice::average(const Piece& piece) {

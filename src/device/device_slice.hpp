@@ -33,6 +33,11 @@ class DeviceSlice {
   /// The piece's elements as fp32: the user's own memory if it is fp32, else converted to values.
   const float* input_of(const Piece& piece);
 
+  // Dense slices of several parts: the elements of all, one part after the other.
+  std::byte* elements();
+  void gather();
+  void scatter();
+
   /// Values become averages, if the job is to average.
   void average(const Piece& piece);
   /// Payloads of `pieces` to `out`, in device memory: of gradients, or of averaged sums.
@@ -48,6 +53,8 @@ class DeviceSlice {
   std::span<std::byte> workspace(std::size_t bytes);
 
  private:
+  void move_elements(bool gathering);
+
   ExchangeDevice& device_;
   Operation& op_;
   const SliceJob& job_;
@@ -55,7 +62,7 @@ class DeviceSlice {
   const std::vector<Piece> parts_;
   gpu::StreamView stream_;
   ExchangeDevice::StatusWord status_;
-  gpu::BufferLease values_lease_, workspace_;
+  gpu::BufferLease values_lease_, elements_, workspace_;
   float* values_ = nullptr;
   bool inputs_read_ = false;  // converted to values
 };

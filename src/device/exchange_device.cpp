@@ -3,17 +3,17 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/error.hpp"
+#include "src/device/peer_exchange.hpp"
+#include "src/device/set_up.hpp"
 #include "src/device/stream_notice.hpp"
 
 namespace tersum::runtime {
 namespace {
 
-int current_device() {
+int device_for_gradients() {
   if (!gpu::has_device())
     throw Error(Code::Unsupported, "gradients in device memory need a GPU; there is none here");
-  int device = 0;
-  gpu::check(cudaGetDevice(&device), "cudaGetDevice");
-  return device;
+  return gpu::current_device();
 }
 
 /// A twin's state as the exchange keeps it.
@@ -70,7 +70,7 @@ gpu::TwinState* twin_state_of(CompressorState* state) noexcept {
 }
 
 ExchangeDevice::ExchangeDevice(Engine& engine, std::size_t slices)
-    : engine_(engine), device_(current_device()), tables_(slices) {}
+    : engine_(engine), device_(device_for_gradients()), tables_(slices) {}
 
 ExchangeDevice::~ExchangeDevice() {
   const gpu::DeviceGuard guard(device_);
@@ -122,8 +122,31 @@ void ExchangeDevice::when_reached(Stream stream, std::function<void(const Status
   told.release();
 }
 
-std::unique_ptr<SliceCodec> ExchangeDevice::codec(Operation& op, const SliceJob& job) {
-  return make_device_codec(*this, op, job);
+void ExchangeDevice::connect(Session& session, const std::shared_ptr<Group>& group) {
+  session_ = &session;
+  group_ = group;
+  const gpu::DeviceGuard guard(device_);
+  peers_ = PeerExchange::open(session, group);
+}
+
+Task<> ExchangeDevice::exchange(Operation& op, const SliceJob& job) {
+  if (peers_) {
+    DeviceSlice slice(*this, op, job);
+    Task<> exchange = peers_->exchange(slice);
+    co_await exchange;
+  } else {
+    const std::unique_ptr<SliceCodec> codec = make_device_codec(*this, op, job);
+    Task<> exchange = exchange_messages(op, job, *codec);
+    co_await exchange;
+  }
+}
+
+void ExchangeDevice::abort() noexcept {
+  if (peers_) peers_->abort();
+}
+
+void ExchangeDevice::recover() {
+  if (peers_ && !agree(*session_, group_, !peers_->aborted())) peers_->renew();
 }
 
 Task<> ExchangeDevice::copy(Operation& op, void* to, const void* from, std::size_t bytes) {

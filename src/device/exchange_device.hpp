@@ -17,6 +17,8 @@
 
 namespace tersum::runtime {
 
+class PeerExchange;
+
 /// A DeviceExchange with what its codecs share.
 class ExchangeDevice final : public DeviceExchange {
  public:
@@ -36,7 +38,10 @@ class ExchangeDevice final : public DeviceExchange {
   std::byte* allocate(std::size_t bytes) override;
   void check_memory(const void* data, const std::string& name) const override;
   void when_reached(Stream stream, std::function<void(const Status&)> function) override;
-  std::unique_ptr<SliceCodec> codec(Operation& op, const SliceJob& job) override;
+  void connect(Session& session, const std::shared_ptr<Group>& group) override;
+  Task<> exchange(Operation& op, const SliceJob& job) override;
+  void abort() noexcept override;
+  void recover() override;
   Task<> copy(Operation& op, void* to, const void* from, std::size_t bytes) override;
 
   int device() const noexcept { return device_; }
@@ -75,6 +80,9 @@ class ExchangeDevice final : public DeviceExchange {
   std::vector<gpu::DeviceBuffer> results_;
   std::vector<SliceTables> tables_;
   std::vector<StatusWord> statuses_;
+  Session* session_ = nullptr;
+  std::shared_ptr<Group> group_;         // of the communicator
+  std::unique_ptr<PeerExchange> peers_;  // null: through messages
 };
 
 /// The twin's state in one that ExchangeDevice::make_state() gave; null for null.

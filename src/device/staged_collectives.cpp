@@ -19,12 +19,6 @@ namespace {
 constexpr std::size_t kSlotBytes = std::size_t{4} << 20;
 constexpr int kSlots = 8;  // of each lane: enough for what copies, wire and sums have in hand
 
-int current_device() {
-  int device = 0;
-  gpu::check(cudaGetDevice(&device), "cudaGetDevice");
-  return device;
-}
-
 /// Two locks: order_ is held while a call is put into streams, which may block when the device has
 /// no room for more; only the engine makes room then, so it never takes that one.
 class StagedCollectives final : public DeviceCollectives, public StagingOwner {
@@ -34,7 +28,7 @@ class StagedCollectives final : public DeviceCollectives, public StagingOwner {
         group_(std::move(group)),
         timeout_(session.config().timeout),
         algorithm_(parse_algorithm(session.config().algorithm)),
-        device_(current_device()),
+        device_(gpu::current_device()),
         out_(kSlotBytes, kSlots),
         in_(kSlotBytes, kSlots),
         hierarchy_(Hierarchy::open(session, group_)) {}

@@ -201,6 +201,7 @@ void ExchangeState::fail_round(std::uint64_t round, const Status& status) {
   }
   if (round < round_ || !round_failure_.is_ok()) return;
   round_failure_ = status;
+  if (device_) device_->abort();
   scheduler_->reset();
   session_->engine().forget(group_->id(), round_);
   for (auto& track : tracks_) {

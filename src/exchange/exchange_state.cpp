@@ -30,7 +30,10 @@ ExchangeState::~ExchangeState() {
 
 void ExchangeState::close() noexcept {
   if (!group_) return;
-  session_->run_on_engine([this] { session_->engine().remove_group(group_->id()); });
+  session_->run_on_engine([this] {
+    if (device_) device_->abort();
+    session_->engine().remove_group(group_->id());
+  });
   if (session_->engine().on_engine_thread()) return;  // in a callback: nothing may block
   std::unique_lock lock(mutex_);
   const auto pending = works();
@@ -149,6 +152,7 @@ void ExchangeState::agree(Communicator communicator) {
     throw Error(Code::Unsupported,
                 "rank " + std::to_string(parent.world(0)) +
                     " has been the first of too many groups: make fewer exchanges");
+  if (device_) device_->connect(*session_, parent_->group);
   group_ = std::make_shared<ExchangeGroup>(*this, id, parent.rank(), parent.members());
   session_->run_on_engine([&] {
     begin_round(0, 0);
@@ -331,6 +335,7 @@ void ExchangeState::rollback() {
     });
   }
   for (const auto& work : pending) work->wait();
+  if (device_ && parent_->group->failure().is_ok()) device_->recover();
   lock.lock();
   next_round(false);
 }

@@ -53,6 +53,9 @@ class SliceCodec;
 /// order; the user's data is untouched.
 Task<> exchange_slice(Operation& op, const SliceJob& job);
 
+/// The same for a slice that travels as messages.
+Task<> exchange_messages(Operation& op, const SliceJob& job, SliceCodec& codec);
+
 /// Dense: elements are summed as they are.
 Task<> dense_exchange(Operation& op, const SliceJob& job, SliceCodec& codec);
 /// Linear: the bodies of all payloads are summed as vectors, then decoded.

@@ -87,18 +87,40 @@ std::vector<std::vector<Tensors>> train_on_devices(World& world, const Model& mo
   return results;
 }
 
-class DeviceExchange : public testing::Test {
+/// Ranks of one host exchange over peer memory, those of different hosts through messages.
+World make_hosts(int ranks, bool one_host) {
+  std::vector<Config> configs(static_cast<std::size_t>(ranks), quiet());
+  for (std::size_t r = 0; r < configs.size(); ++r)
+    configs[r].host_id = "host" + std::to_string(one_host ? 0 : r);
+  return make_local_world(configs);
+}
+
+struct Case {
+  std::string spec;
+  DType dtype;
+  int ranks;
+  bool one_host = false;
+};
+
+class DeviceExchangeMethods : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     if (gpus() == 0) GTEST_SKIP() << "no GPU here";
   }
 };
 
-struct Case {
-  std::string spec;
-  DType dtype;
-  int ranks;
+/// Parameter: on one host.
+class DeviceExchange : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (gpus() < (GetParam() ? 2 : 1)) GTEST_SKIP() << "too few GPUs here";
+  }
 };
+
+INSTANTIATE_TEST_SUITE_P(Hosts, DeviceExchange, testing::Values(false, true),
+                         [](const testing::TestParamInfo<bool>& test) {
+                           return test.param ? "One" : "Several";
+                         });
 
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -109,16 +131,19 @@ std::vector<Case> cases() {
     all.push_back({"none", dtype, 2});
   for (int ranks : {1, 2, 4}) all.push_back({"qint:bits=4,block=64+ef", DType::Float32, ranks});
   all.push_back({"topk:ratio=0.05+ef", DType::Float16, 2});
+  for (std::size_t i = 0, count = all.size(); i < count; ++i)
+    all.push_back({all[i].spec, all[i].dtype, all[i].ranks == 3 ? 2 : all[i].ranks, true});
+  all.push_back({"none", DType::Float32, 4, true});
   return all;
 }
 
-class DeviceExchangeMethods : public DeviceExchange, public testing::WithParamInterface<Case> {};
-
 TEST_P(DeviceExchangeMethods, GivesTheBitsOfTheHost) {
-  const auto& [spec, dtype, ranks] = GetParam();
+  const auto& [spec, dtype, ranks, one_host] = GetParam();
+  if (one_host && ranks > std::max(gpus(), 1))
+    GTEST_SKIP() << "ranks that wait for each other need a GPU each";
   const Model model = odd_model(dtype);
   const ExchangeOptions options = compressing(spec);
-  World world = make_world(ranks);
+  World world = make_hosts(ranks, one_host);
   const auto expected = train(world, model, options, 3);
   EXPECT_EQ(train_on_devices(world, on_device(model), options, 3), expected);
 }
@@ -127,13 +152,14 @@ INSTANTIATE_TEST_SUITE_P(All, DeviceExchangeMethods, testing::ValuesIn(cases()),
                          [](const testing::TestParamInfo<Case>& test) {
                            return spec_name(test.param.spec) + "_" +
                                   std::string(to_string(test.param.dtype)) + "_" +
-                                  std::to_string(test.param.ranks);
+                                  std::to_string(test.param.ranks) +
+                                  (test.param.one_host ? "_one_host" : "");
                          });
 
-TEST_F(DeviceExchange, MixesHostAndDeviceInOnePlan) {
+TEST_P(DeviceExchange, MixesHostAndDeviceInOnePlan) {
   Model model = odd_model();
   const ExchangeOptions options = compressing("qint:bits=4+ef");
-  World world = make_world(2);
+  World world = make_hosts(2, GetParam());
   const auto expected = train(world, model, options, 2);
   for (std::size_t g = 0; g < model.size(); g += 2) model[g].memory = MemoryType::Cuda;
   each_rank(2, [&](int rank) {
@@ -160,10 +186,10 @@ TEST_F(DeviceExchange, MixesHostAndDeviceInOnePlan) {
   });
 }
 
-TEST_F(DeviceExchange, RolledBackAndLoadedStatesGiveTheSameStepAgain) {
+TEST_P(DeviceExchange, RolledBackAndLoadedStatesGiveTheSameStepAgain) {
   const Model model = on_device(odd_model());
   const ExchangeOptions options = compressing("qint:bits=2+ef+momentum=0.9");
-  World world = make_world(2);
+  World world = make_hosts(2, GetParam());
   const auto expected = train_on_devices(world, model, options, 3);
   each_rank(2, [&](int rank) {
     gpu::check(cudaSetDevice(rank % gpus()), "cudaSetDevice");
@@ -191,9 +217,9 @@ TEST_F(DeviceExchange, RolledBackAndLoadedStatesGiveTheSameStepAgain) {
   });
 }
 
-TEST_F(DeviceExchange, StreamsWaitForWorksWhileTheHostGoesOn) {
+TEST_P(DeviceExchange, StreamsWaitForWorksWhileTheHostGoesOn) {
   const Model model = on_device(odd_model());
-  World world = make_world(2);
+  World world = make_hosts(2, GetParam());
   const auto expected = train_on_devices(world, model, compressing("none"), 1);
   each_rank(2, [&](int rank) {
     gpu::check(cudaSetDevice(rank % gpus()), "cudaSetDevice");
@@ -219,8 +245,8 @@ TEST_F(DeviceExchange, StreamsWaitForWorksWhileTheHostGoesOn) {
   });
 }
 
-TEST_F(DeviceExchange, RefusesMemoryOfTheOtherKind) {
-  World world = make_world(1);
+TEST_P(DeviceExchange, RefusesMemoryOfTheOtherKind) {
+  World world = make_hosts(1, GetParam());
   Model model = {gradient("device", 8), gradient("host", 8)};
   model[0].memory = MemoryType::Cuda;
   GradientExchange exchange(world[0], model, compressing("none"));
@@ -239,9 +265,9 @@ TEST_F(DeviceExchange, RefusesMemoryOfTheOtherKind) {
   exchange.wait_all();
 }
 
-TEST_F(DeviceExchange, ARankThatRollsBackEndsTheStepOfAll) {
+TEST_P(DeviceExchange, ARankThatRollsBackEndsTheStepOfAll) {
   const Model model = on_device(odd_model());
-  World world = make_world(2);
+  World world = make_hosts(2, GetParam());
   each_rank(2, [&](int rank) {
     gpu::check(cudaSetDevice(rank % gpus()), "cudaSetDevice");
     const gpu::Stream stream;
