@@ -1,28 +1,27 @@
-#include <algorithm>
-
+#include "cuda/codec.cuh"
 #include "cuda/divide.hpp"
 #include "cuda/error.hpp"
 
 namespace tersum::gpu {
 namespace {
 
-constexpr unsigned kThreads = 256;
-constexpr std::size_t kMostBlocks = 1024;
+constexpr int kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads)
-    divide_kernel(float* values, std::size_t count, float divisor) {
-  const std::size_t stride = std::size_t{gridDim.x} * kThreads;
-  for (std::size_t i = std::size_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += stride)
-    values[i] = __fdiv_rn(values[i], divisor);
+__global__ __launch_bounds__(kThreads) void divide_values(float* values, std::size_t count,
+                                                          float divisor, bool aligned) {
+  const std::size_t i = (blockIdx.x * std::size_t{kThreads} + threadIdx.x) * 4;
+  const float4 v = load4(values, i, count, aligned);
+  store4(values, i, count, aligned,
+         make_float4(__fdiv_rn(v.x, divisor), __fdiv_rn(v.y, divisor), __fdiv_rn(v.z, divisor),
+                     __fdiv_rn(v.w, divisor)));
 }
 
 }  // namespace
 
 void divide(StreamView stream, float* values, std::size_t count, float divisor) {
   if (count == 0) return;
-  const auto blocks =
-      static_cast<unsigned>(std::min(kMostBlocks, (count + kThreads - 1) / kThreads));
-  divide_kernel<<<blocks, kThreads, 0, stream.get()>>>(values, count, divisor);
+  divide_values<<<blocks_for(count, kThreads * 4), kThreads, 0, stream.get()>>>(
+      values, count, divisor, is_vector_aligned(values));
   check_launch("divide");
 }
 
