@@ -174,7 +174,7 @@ ExchangeDevice::StatusWord ExchangeDevice::take_status(gpu::StreamView stream) {
   return status;
 }
 
-std::unique_ptr<DeviceExchange> open_device_exchange(Engine& engine, std::size_t slices) {
+std::unique_ptr<DeviceGradients> open_device_gradients(Engine& engine, std::size_t slices) {
   return std::make_unique<ExchangeDevice>(engine, slices);
 }
 

@@ -10,7 +10,7 @@
 #include "cuda/gather.hpp"
 #include "cuda/pool.hpp"
 #include "cuda/twin.hpp"
-#include "src/device/device_exchange.hpp"
+#include "src/device/device_gradients.hpp"
 #include "src/device/pinned_pool.hpp"
 #include "src/device/stream_event.hpp"
 #include "src/engine/engine.hpp"
@@ -19,8 +19,8 @@ namespace tersum::runtime {
 
 class PeerExchange;
 
-/// A DeviceExchange with what its codecs share.
-class ExchangeDevice final : public DeviceExchange {
+/// A DeviceGradients with what its codecs share.
+class ExchangeDevice final : public DeviceGradients {
  public:
   /// Where the elements of one slice are read and written by one launch each. Made when the slice
   /// first needs them.

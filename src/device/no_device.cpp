@@ -1,6 +1,6 @@
 // Builds without CUDA: no memory is device memory, so nobody asks for collectives on it.
 #include "src/device/device_collectives.hpp"
-#include "src/device/device_exchange.hpp"
+#include "src/device/device_gradients.hpp"
 #include "src/device/hold.hpp"
 
 namespace tersum::runtime {
@@ -17,7 +17,7 @@ void hold_until(Stream, WorkState&) {
   throw Error(Code::Unsupported, "this build has no support for device memory");
 }
 
-std::unique_ptr<DeviceExchange> open_device_exchange(Engine&, std::size_t) {
+std::unique_ptr<DeviceGradients> open_device_gradients(Engine&, std::size_t) {
   throw Error(Code::Unsupported, "this build has no support for device memory");
 }
 

@@ -157,7 +157,7 @@ runtime::Task<> ExchangeState::deliver(Operation& op, std::size_t gradient) {
   const Track& track = tracks_[gradient];
   const std::size_t bytes = gradients_[gradient].count * element_bytes(gradients_[gradient].dtype);
   if (bytes == 0) co_return;
-  if (runtime::DeviceExchange* const device = device_of(gradient)) {
+  if (runtime::DeviceGradients* const device = device_of(gradient)) {
     Task<> copy = device->copy(op, track.data, track.result, bytes);
     co_await copy;
   } else {

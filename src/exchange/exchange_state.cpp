@@ -111,12 +111,12 @@ void ExchangeState::build_states() {
     return gradient.memory == MemoryType::Cuda;
   };
   if (std::ranges::any_of(gradients_, on_device))
-    device_ = runtime::open_device_exchange(session_->engine(), slices_.size());
+    device_ = runtime::open_device_gradients(session_->engine(), slices_.size());
   for (std::size_t i = 0; i < tracks_.size(); ++i) {
     Track& track = tracks_[i];
     const std::size_t count = gradients_[i].count,
                       bytes = count * element_bytes(gradients_[i].dtype);
-    runtime::DeviceExchange* const device = device_of(i);
+    runtime::DeviceGradients* const device = device_of(i);
     const auto make_state = [&](const Compressor& compressor) {
       return device != nullptr ? device->make_state(compressor, count)
                                : compressor.make_state(count);
@@ -241,7 +241,7 @@ Work ExchangeState::submit(std::size_t index, void* data, Stream stream) {
   const auto submit = [self = shared_from_this(), index, data, work](const Status& ready) {
     self->on_submit(index, data, work, ready);
   };
-  if (runtime::DeviceExchange* const device = device_of(index))
+  if (runtime::DeviceGradients* const device = device_of(index))
     device->when_reached(stream, submit);
   else
     session_->engine().submit(runtime::make_command([submit] { submit(Status::ok()); }));

@@ -13,7 +13,7 @@
 
 #include "scheduler/plan.hpp"
 #include "scheduler/scheduler.hpp"
-#include "src/device/device_exchange.hpp"
+#include "src/device/device_gradients.hpp"
 #include "src/engine/group.hpp"
 #include "src/exchange/slice_job.hpp"
 #include "src/session.hpp"
@@ -82,7 +82,7 @@ class ExchangeState : public std::enable_shared_from_this<ExchangeState> {
   void build_plan(const ExchangeOptions& options);
   void build_states();
   void check_memory(const Gradient& gradient, const void* data, Stream stream) const;
-  runtime::DeviceExchange* device_of(std::size_t gradient) const noexcept {
+  runtime::DeviceGradients* device_of(std::size_t gradient) const noexcept {
     return gradients_[gradient].memory == MemoryType::Cuda ? device_.get() : nullptr;
   }
   [[noreturn]] void report_difference(Communicator& communicator, const std::string& mine,
@@ -118,7 +118,7 @@ class ExchangeState : public std::enable_shared_from_this<ExchangeState> {
   std::vector<Gradient> gradients_;
   std::unordered_map<std::string, std::size_t> index_;
   const ReduceOp op_;
-  std::unique_ptr<runtime::DeviceExchange>
+  std::unique_ptr<runtime::DeviceGradients>
       device_;  ///< if there are gradients on one; outlives tracks_
   std::uint64_t seed_ = 0;
   scheduler::Plan plan_;

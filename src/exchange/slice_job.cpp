@@ -1,6 +1,6 @@
 #include "src/exchange/slice_job.hpp"
 
-#include "src/device/device_exchange.hpp"
+#include "src/device/device_gradients.hpp"
 #include "src/exchange/slice_codec.hpp"
 
 namespace tersum::runtime {

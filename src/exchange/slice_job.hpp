@@ -26,7 +26,7 @@ struct SlicePart {
   SliceContext context;  ///< of the part: offset is that of its first element
 };
 
-class DeviceExchange;
+class DeviceGradients;
 
 /// What an exchange needs to know. Lives as long as the operation.
 struct SliceJob {
@@ -37,7 +37,7 @@ struct SliceJob {
   std::shared_ptr<const Compressor> reducer;  ///< encodes sums (Recompress)
   bool dense = false;                ///< nothing is compressed: elements travel as they are
   std::uint32_t slice = 0;           ///< its index in the exchange
-  DeviceExchange* device = nullptr;  ///< where the parts' memory is; null: host memory
+  DeviceGradients* device = nullptr;  ///< where the parts' memory is; null: host memory
 
   std::size_t count() const {
     std::size_t total = 0;

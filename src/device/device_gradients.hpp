@@ -17,9 +17,9 @@ namespace runtime {
 /// Memory, streams, compressor twins and states of one exchange on one device. Compression happens
 /// on the device, before bytes leave it. Between GPUs of one host slices go from memory to memory,
 /// otherwise as messages through pinned host memory.
-class DeviceExchange {
+class DeviceGradients {
  public:
-  virtual ~DeviceExchange() = default;
+  virtual ~DeviceGradients() = default;
 
   /// State for a gradient of `count` elements under `compressor`: as Compressor::make_state(), and
   /// with the same saved bytes. From now on slices may use the compressor. Error Unsupported if it
@@ -55,7 +55,7 @@ class DeviceExchange {
 
 /// For the calling thread's current device. `slices` of the exchange. Error Unsupported in builds
 /// without CUDA, and without a GPU.
-std::unique_ptr<DeviceExchange> open_device_exchange(Engine& engine, std::size_t slices);
+std::unique_ptr<DeviceGradients> open_device_gradients(Engine& engine, std::size_t slices);
 
 }  // namespace runtime
 }  // namespace tersum
