@@ -2,7 +2,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <bit>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -115,21 +114,11 @@ Work StagedCollectives::start(const DeviceCall& call) {
   auto made = in_three_steps ? hierarchy_->make_call(*this, call, algorithm_)
                              : std::make_unique<StagedCall>(*this, group_, call, algorithm_);
   if (!in_three_steps) made->cut();
-  Signature signature;
-  signature.kind = call.kind;
-  signature.dtype = call.dtype;
-  signature.op = call.op;
-  signature.root = call.kind == CallKind::PointToPoint ? -1 : call.peer;
-  signature.count = call.count;
-  signature.detail = mix(std::bit_cast<std::uint64_t>(call.pre_scale),
-                         std::bit_cast<std::uint64_t>(call.post_scale));
-  signature.step = kDeviceMemory;
-
   const std::lock_guard lock(order_);
   const auto work = made->work();
   made->reserve();
   StagedCall& staged = keep(std::move(made));
-  staged.start(*engine_, call.timeout.count() > 0 ? call.timeout : timeout_, signature);
+  staged.start(*engine_, call.timeout.count() > 0 ? call.timeout : timeout_, signature_of(call));
   try {
     if (in_three_steps)
       hierarchy_->enqueue(*this, call, staged, stream);
