@@ -25,6 +25,8 @@ class UcxTransport final : public Transport {
   std::vector<std::byte> address() const override;
   void connect(int rank, const std::vector<std::vector<std::byte>>& addresses,
                Listener& listener) override;
+  void* register_memory(const Buffer& memory) override { return context_.map(memory); }
+  std::string route(int peer) override;
   void post_send(int peer, const Envelope& envelope, ConstBuffer buffer, Request& request) override;
   void post_receive(int peer, const Key& key, Buffer buffer, Request& request) override;
   void cancel(Request& request) override;

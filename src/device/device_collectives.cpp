@@ -1,6 +1,7 @@
 #include "src/device/device_collectives.hpp"
 
 #include <algorithm>
+#include <bit>
 
 #include "cuda/driver.hpp"
 #include "cuda/error.hpp"
@@ -19,6 +20,19 @@ bool share_a_host(const Session& session, const Group& group) {
 }
 
 }  // namespace
+
+Signature signature_of(const DeviceCall& call) noexcept {
+  Signature signature;
+  signature.kind = call.kind;
+  signature.dtype = call.dtype;
+  signature.op = call.op;
+  signature.root = call.kind == CallKind::PointToPoint ? -1 : call.peer;
+  signature.count = call.count;
+  signature.detail = mix(std::bit_cast<std::uint64_t>(call.pre_scale),
+                         std::bit_cast<std::uint64_t>(call.post_scale));
+  signature.step = kDeviceMemory;
+  return signature;
+}
 
 /// Asks the driver: unlike the runtime, it makes no context for that.
 bool is_device_memory(const void* data) noexcept {

@@ -51,6 +51,9 @@ class DeviceCollectives {
   virtual void close() noexcept = 0;
 };
 
+/// What has to agree on all ranks.
+Signature signature_of(const DeviceCall& call) noexcept;
+
 /// True if `data` is memory of a GPU. False in builds without CUDA and where there is no GPU.
 bool is_device_memory(const void* data) noexcept;
 

@@ -7,6 +7,7 @@
 #include "cuda/collectives.hpp"
 #include "cuda/event.hpp"
 #include "src/device/set_up.hpp"
+#include "src/device/shape_check.hpp"
 #include "src/session.hpp"
 
 namespace tersum::runtime {
@@ -57,6 +58,8 @@ class DeviceWorkState final : public WorkState,
   ~DeviceWorkState() override;
 
   void record(gpu::StreamView stream) { event_->record(stream); }
+  /// It is not done before `check` is, and fails with it.
+  void depend_on(std::shared_ptr<WorkState> check) { check_ = std::move(check); }
   bool look() noexcept override;
   bool wait_for(std::chrono::nanoseconds timeout) override;
   void on_complete(std::function<void(const Status&)> callback) override;
@@ -65,6 +68,7 @@ class DeviceWorkState final : public WorkState,
  private:
   std::shared_ptr<PeerCollectives> owner_;
   std::unique_ptr<gpu::Event> event_;
+  std::shared_ptr<WorkState> check_;  // may be null
 };
 
 class PeerCollectives final : public DeviceCollectives,
@@ -78,12 +82,15 @@ class PeerCollectives final : public DeviceCollectives,
             [&session, members = group_](std::span<const std::byte> own) {
               return exchange_blobs(session, members, own);
             },
-            settings_of(session.config().timeout)) {}
+            settings_of(session.config().timeout)),
+        check_(session.engine(), group_, session.config().timeout) {}
 
   Work start(const DeviceCall& call) override {
     if (const Status failure = group_->failure(); !failure.is_ok()) throw Error(failure);
     const gpu::StreamView stream(call.stream);
     if (stream.is_capturing()) {
+      const std::lock_guard lock(mutex_);
+      check_.begin(signature_of(call));
       launch(call, stream);
       auto captured = std::make_shared<WorkState>();
       captured->complete(Status::ok());
@@ -92,6 +99,7 @@ class PeerCollectives final : public DeviceCollectives,
     auto work = std::make_shared<DeviceWorkState>(shared_from_this());
     {
       const std::lock_guard lock(mutex_);  // one operation after the other, whoever calls
+      work->depend_on(check_.begin(signature_of(call)));
       launch(call, stream);
       last_.record(stream);
     }
@@ -108,7 +116,13 @@ class PeerCollectives final : public DeviceCollectives,
     } catch (const std::exception&) {
       // The context is broken: nothing runs in it any more.
     }
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    const auto check = check_.last();
+    if (check && engine_ && !engine_->on_engine_thread()) {
+      lock.unlock();  // the engine may need it
+      check->wait();
+      lock.lock();
+    }
     if (engine_) engine_->submit(make_command([engine = engine_] { engine->look_at_watched(); }));
   }
 
@@ -142,6 +156,7 @@ class PeerCollectives final : public DeviceCollectives,
   Engine* engine_;
   const std::shared_ptr<Group> group_;
   gpu::PeerCommunicator peers_;
+  ShapeCheck check_;
   EventPool events_;
   gpu::Event last_;
   std::mutex mutex_;
@@ -184,8 +199,9 @@ DeviceWorkState::~DeviceWorkState() {
 bool DeviceWorkState::look() noexcept {
   if (done()) return true;
   try {
-    if (!event_->is_done()) return false;
-    complete(owner_->outcome());
+    if (!event_->is_done() || (check_ && !check_->done())) return false;
+    const Status checked = check_ ? check_->status() : Status::ok();
+    complete(checked.is_ok() ? owner_->outcome() : checked);
   } catch (const Error& error) {
     complete(error.status());
   }

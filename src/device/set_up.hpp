@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "src/engine/group.hpp"
+#include "src/engine/operation.hpp"
 
 namespace tersum {
 
@@ -14,13 +14,17 @@ class Session;
 
 namespace runtime {
 
-/// Every rank's blob, by rank; all are of one size. One operation of `group`: collective, blocks,
-/// and throws what that ends with.
+/// Runs `body` as one operation of `group`. All ranks give the same `count`, which is compared.
+/// Collective, blocks, and throws what the operation ends with.
+void run_operation(const Session& session, const std::shared_ptr<Group>& group, std::uint64_t count,
+                   const Operation::Body& body);
+
+/// Every rank's blob, by rank; all are of one size. As run_operation().
 std::vector<std::vector<std::byte>> exchange_blobs(const Session& session,
                                                    const std::shared_ptr<Group>& group,
                                                    std::span<const std::byte> own);
 
-/// True on all ranks if `value` is true on all ranks. As exchange_blobs().
+/// True on all ranks if `value` is true on all ranks. As run_operation().
 bool agree(const Session& session, const std::shared_ptr<Group>& group, bool value);
 
 }  // namespace runtime

@@ -211,6 +211,7 @@ Task<> StagedCall::exchange(Operation& op, StagedSlice& slice) {
 }
 
 Task<> StagedCall::collective(Operation& op, StagedSlice& slice) {
+  if (DeviceExchange* on_device = owner_.device_exchange()) return on_device->run(op, call_, slice);
   const Reduction reduction{.input = slice.out.slot,
                             .output = slice.in.slot,
                             .count = slice.count,
@@ -251,7 +252,7 @@ Task<> StagedCall::send(Operation& op) {
     auto arrival = slice.arrived.in(op);
     co_await arrival;
     under_way.emplace_back(
-        op.send(call_.peer, hop++, read_view(slice.out.slot, 0, run_bytes(slice))), &slice);
+        op.send(call_.peer, hop++, owner_.out_lane().part(slice.out, 0, run_bytes(slice))), &slice);
     if (under_way.size() < kWindow) continue;
     Transfer& oldest = under_way.front().first;
     co_await oldest;
@@ -272,7 +273,8 @@ Task<> StagedCall::receive(Operation& op) {
     auto vacancy = slice.vacant.in(op);
     co_await vacancy;
     under_way.emplace_back(
-        op.receive(call_.peer, hop++, write_view(slice.in.slot, 0, run_bytes(slice))), &slice);
+        op.receive(call_.peer, hop++, owner_.in_lane().part(slice.in, 0, run_bytes(slice))),
+        &slice);
     if (under_way.size() < kWindow) continue;
     Transfer& oldest = under_way.front().first;
     co_await oldest;

@@ -1,5 +1,5 @@
-// One collective on device memory that goes through pinned memory: its slices, and what the engine
-// does with each.
+// One collective on device memory that goes through the slots of two lanes: its slices, and what
+// the engine does with each.
 #pragma once
 
 #include <atomic>
@@ -10,6 +10,7 @@
 
 #include "src/collectives/collectives.hpp"
 #include "src/device/device_collectives.hpp"
+#include "src/device/device_exchange.hpp"
 #include "src/device/staging_lane.hpp"
 #include "src/engine/engine.hpp"
 
@@ -46,6 +47,8 @@ class StagingOwner {
  public:
   virtual OutLane& out_lane() noexcept = 0;
   virtual InLane& in_lane() noexcept = 0;
+  /// What moves slots in device memory; null if they are in pinned memory.
+  virtual DeviceExchange* device_exchange() noexcept = 0;
 
   /// Runs `function` on the engine's thread, soon; drops it when the engine is gone. Any thread.
   virtual void post(std::function<void()> function) = 0;

@@ -2,9 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include <bit>
 #include <condition_variable>
+#include <map>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 
 #include "cuda/error.hpp"
@@ -19,6 +20,28 @@ namespace {
 constexpr std::size_t kSlotBytes = std::size_t{4} << 20;
 constexpr int kSlots = 8;  // of each lane: enough for what copies, wire and sums have in hand
 
+SlotMemory slot_memory(const Session& session) {
+  return session.config().device_staging == "ucx" ? SlotMemory::Device : SlotMemory::Pinned;
+}
+
+/// Says over which networks device memory will travel, and in which form.
+void log_routes(const Session& session, const Group& group) {
+  Engine& engine = session.engine();
+  std::map<std::string, std::string> ranks;  // by route
+  session.run_on_engine([&] {
+    for (int rank = 0; rank < group.size(); ++rank) {
+      if (rank == group.rank()) continue;
+      const std::string route = engine.transport().route(group.world(rank));
+      if (!route.empty()) ranks[route].append(" ").append(std::to_string(rank));
+    }
+  });
+  const char* form =
+      slot_memory(session) == SlotMemory::Pinned ? "through pinned memory" : "as it is";
+  for (const auto& [route, who] : ranks)
+    engine.logger().info("device memory travels " + std::string(form) + " over " + route +
+                         " to ranks" + who);
+}
+
 /// Two locks: order_ is held while a call is put into streams, which may block when the device has
 /// no room for more; only the engine makes room then, so it never takes that one.
 class StagedCollectives final : public DeviceCollectives, public StagingOwner {
@@ -28,10 +51,24 @@ class StagedCollectives final : public DeviceCollectives, public StagingOwner {
         group_(std::move(group)),
         timeout_(session.config().timeout),
         algorithm_(parse_algorithm(session.config().algorithm)),
+<<<<<<< HEAD
         device_(gpu::current_device()),
         out_(kSlotBytes, kSlots),
         in_(kSlotBytes, kSlots),
         hierarchy_(Hierarchy::open(session, group_)) {}
+=======
+        device_(gpu::current_device()),
+        out_(slot_memory(session), kSlotBytes, kSlots),
+        in_(slot_memory(session), kSlotBytes, kSlots),
+        hierarchy_(Hierarchy::open(session, group_)) {
+    if (slot_memory(session) == SlotMemory::Device)
+      device_exchange_ = std::make_unique<DeviceExchange>(session, group_, *this, device_);
+    // Allocating waits for all that runs on a GPU. Where ranks share one, nobody may begin before
+    // all have what they need.
+    agree(session, group_, true);
+    log_routes(session, *group_);
+  }
+>>>>>>> hosts
 
   Work start(const DeviceCall& call) override;
   void abort() noexcept override;
@@ -41,6 +78,7 @@ class StagedCollectives final : public DeviceCollectives, public StagingOwner {
  private:
   OutLane& out_lane() noexcept override { return out_; }
   InLane& in_lane() noexcept override { return in_; }
+  DeviceExchange* device_exchange() noexcept override { return device_exchange_.get(); }
   void post(std::function<void()> function) override;
   void on_failed(const StagedCall& call, const Status& status) override;
   Status outcome(const StagedCall& call) override;
@@ -57,6 +95,7 @@ class StagedCollectives final : public DeviceCollectives, public StagingOwner {
   OutLane out_;
   InLane in_;
   const std::unique_ptr<Hierarchy> hierarchy_;
+  std::unique_ptr<DeviceExchange> device_exchange_;
   gpu::Event ready_, taken_out_, brought_in_;
 
   std::mutex order_;
@@ -76,21 +115,11 @@ Work StagedCollectives::start(const DeviceCall& call) {
   auto made = in_three_steps ? hierarchy_->make_call(*this, call, algorithm_)
                              : std::make_unique<StagedCall>(*this, group_, call, algorithm_);
   if (!in_three_steps) made->cut();
-  Signature signature;
-  signature.kind = call.kind;
-  signature.dtype = call.dtype;
-  signature.op = call.op;
-  signature.root = call.kind == CallKind::PointToPoint ? -1 : call.peer;
-  signature.count = call.count;
-  signature.detail = mix(std::bit_cast<std::uint64_t>(call.pre_scale),
-                         std::bit_cast<std::uint64_t>(call.post_scale));
-  signature.step = kDeviceMemory;
-
   const std::lock_guard lock(order_);
   const auto work = made->work();
   made->reserve();
   StagedCall& staged = keep(std::move(made));
-  staged.start(*engine_, call.timeout.count() > 0 ? call.timeout : timeout_, signature);
+  staged.start(*engine_, call.timeout.count() > 0 ? call.timeout : timeout_, signature_of(call));
   try {
     if (in_three_steps)
       hierarchy_->enqueue(*this, call, staged, stream);
@@ -200,11 +229,7 @@ void StagedCollectives::on_over(const StagedCall& call) {
 }  // namespace
 
 std::shared_ptr<DeviceCollectives> open_staged_collectives(CommunicatorState& communicator) {
-  auto opened = std::make_shared<StagedCollectives>(*communicator.session, communicator.group);
-  // Allocating waits for all that runs on a GPU. Where ranks share one, nobody may begin before all
-  // have what they need.
-  agree(*communicator.session, communicator.group, true);
-  return opened;
+  return std::make_shared<StagedCollectives>(*communicator.session, communicator.group);
 }
 
 }  // namespace tersum::runtime

@@ -1,5 +1,5 @@
-// Two ways through pinned memory, each a ring of slots that a stream fills or empties in order:
-// OutLane takes tensors out of device memory, InLane brings them in.
+// Two ways through memory that the network can reach, each a ring of slots that a stream fills or
+// empties in order: OutLane takes tensors out, InLane brings them in.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,9 @@
 #include "src/engine/external_event.hpp"
 
 namespace tersum::runtime {
+
+/// Where slots are: in pinned host memory, or in the device's own.
+enum class SlotMemory { Pinned, Device };
 
 /// Runs of equal size in device memory, packed in a slot.
 struct Runs {
@@ -31,8 +34,14 @@ struct Passage {
 /// What both lanes are made of. Slots are used in the order of reserve(); no call blocks the host.
 class StagingLane {
  public:
-  /// For the device that is current now. Allocates `slots` pinned slots of `slot_bytes`.
-  StagingLane(std::size_t slot_bytes, int slots);
+  /// For the device that is current now. Allocates `slots` slots of `slot_bytes`.
+  StagingLane(SlotMemory memory, std::size_t slot_bytes, int slots);
+
+  /// All slots, and a part of one; with the registration that set_registration() was given.
+  Buffer memory() const noexcept;
+  Buffer part(const Passage& passage, std::size_t offset, std::size_t bytes) const noexcept;
+  void set_registration(void* registration) noexcept { registration_ = registration; }
+  std::size_t index_of(const Passage& passage) const noexcept;
 
   gpu::StreamView stream() const noexcept { return stream_; }
   std::size_t slot_bytes() const noexcept { return slot_bytes_; }
@@ -55,33 +64,36 @@ class StagingLane {
  private:
   const std::size_t slot_bytes_;
   const int slots_;
-  gpu::PinnedBuffer memory_;
+  gpu::PinnedBuffer pinned_;  // one of the two
+  gpu::DeviceBuffer device_;
+  void* registration_ = nullptr;
 };
 
-/// From device memory to the host. A slot can be read when copy()'s listener has been told, and is
+/// Out of a tensor. A slot can be read when copy()'s listener has been told, and is
 /// used again after release().
 class OutLane : public StagingLane {
  public:
   using StagingLane::StagingLane;
 
-  /// Puts the copy into stream(): device memory to the slot, as soon as the slot is free.
+  /// Puts the copy into stream(): tensor to slot, as soon as the slot is free.
   void copy(const Passage& passage, const void* from, const Runs& runs, StreamListener& arrived);
 
-  /// The host needs the slot no more. Any thread, any order, also twice; must be called in the end.
+  /// The engine needs the slot no more. Any thread, any order, also twice; must be called in the
+  /// end.
   void release(const Passage& passage) noexcept { gate_.open(passage.ticket); }
 };
 
-/// From the host to device memory. A slot can be written when the event given to expect() has
+/// Into a tensor. A slot can be written when the event given to expect() has
 /// happened; what is in it at release() goes to the device.
 class InLane : public StagingLane {
  public:
   using StagingLane::StagingLane;
 
-  /// Puts the copy into stream(): the slot to device memory, as soon as it is released. When
+  /// Puts the copy into stream(): slot to tensor, as soon as the slot is released. When
   /// `copied` is told, it submits on_copied() to the engine.
   void copy(const Passage& passage, void* to, const Runs& runs, StreamListener& copied);
 
-  /// The host has written the slot, or never will. As OutLane::release().
+  /// The slot has been written, or never will. As OutLane::release().
   void release(const Passage& passage) noexcept { gate_.open(passage.ticket); }
 
   /// `vacant` happens when the slot's former use is over. Engine's thread, in the order of

@@ -8,13 +8,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
-#include "src/device_support.hpp"
+#include "src/device_checks.hpp"
+#include "transport/ucx_transport.hpp"
 
 namespace tersum::test {
 namespace {
@@ -44,13 +46,14 @@ int free_port() {
 /// One process for each letter of `hosts`, which says on which host it believes to be.
 class Job {
  public:
-  Job(const std::string& hosts, const std::string& role_name) {
+  Job(const std::string& hosts, const std::string& role_name, const std::string& staging = "auto") {
     const std::string root = "127.0.0.1:" + std::to_string(free_port());
     for (std::size_t rank = 0; rank < hosts.size(); ++rank)
       pids_.push_back(start({"TERSUM_TEST_ROLE=" + role_name, "TERSUM_RANK=" + std::to_string(rank),
                              "TERSUM_SIZE=" + std::to_string(hosts.size()),
                              "TERSUM_HOST_ID=" + hosts.substr(rank, 1), "TERSUM_ROOT=" + root,
-                             "TERSUM_INTERFACE=lo", "TERSUM_HEARTBEAT_TIMEOUT_MS=3000"}));
+                             "TERSUM_INTERFACE=lo", "TERSUM_HEARTBEAT_TIMEOUT_MS=3000",
+                             "TERSUM_DEVICE_STAGING=" + staging}));
   }
   ~Job() {
     for (const pid_t pid : pids_)
@@ -128,6 +131,11 @@ TEST(DeviceRank, Runs) {
   const gpu::Stream stream;
   for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, kCount})
     check_sum(communicator, stream, count);
+  if (what == "everything") {
+    check_reductions(communicator, stream);
+    check_moves(communicator, stream);
+    check_ring(communicator, stream);
+  }
   if (what == "killed") survive(communicator, stream, SIGKILL);
   if (what == "stopped") survive(communicator, stream, SIGSTOP);
 }
@@ -143,8 +151,18 @@ class DeviceProcesses : public testing::TestWithParam<const char*> {
 
 INSTANTIATE_TEST_SUITE_P(Hosts, DeviceProcesses, testing::Values("ab", "abc", "aabb"));
 
-TEST_P(DeviceProcesses, AllReduceGivesTheSum) {
-  Job job(GetParam(), "sums");
+TEST_P(DeviceProcesses, CollectivesWork) {
+  Job job(GetParam(), "everything");
+  for (std::size_t rank = 0; rank < std::string(GetParam()).size(); ++rank)
+    EXPECT_EQ(job.status_of(rank), 0) << rank;
+}
+
+TEST_P(DeviceProcesses, CollectivesWorkWithUcxOnDeviceMemory) {
+  const auto transports = transport::ucx_transports();
+  if (std::none_of(transports.begin(), transports.end(),
+                   [](const auto& name) { return name.starts_with("cuda_copy"); }))
+    GTEST_SKIP() << "this UCX has no CUDA";
+  Job job(GetParam(), "everything", "ucx");
   for (std::size_t rank = 0; rank < std::string(GetParam()).size(); ++rank)
     EXPECT_EQ(job.status_of(rank), 0) << rank;
 }

@@ -153,6 +153,28 @@ TEST_F(Device, AbortEndsWhatWaitsForAPeer) {
   });
 }
 
+TEST_F(Device, RanksThatDisagreeGetMismatch) {
+  if (ranks_ < 2) GTEST_SKIP() << "one GPU only";
+  on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
+    const CallOptions options{.stream = stream};
+    Tensor tensor(values_of(rank, 1000), stream);
+    communicator
+        .all_reduce(tensor.data(), tensor.data(), 1000, DType::Float32, ReduceOp::Sum, options)
+        .wait();
+    const Work work =  // the same bytes: kernels notice nothing
+        communicator.all_reduce(tensor.data(), tensor.data(), 900, DType::Float32,
+                                rank == 0 ? ReduceOp::Max : ReduceOp::Min, options);
+    const Status status = outcome(work);
+    EXPECT_EQ(status.code(), Code::Mismatch);
+    EXPECT_NE(status.message().find("900 fp32, max, in device memory"), std::string::npos)
+        << status.message();
+    EXPECT_EQ(communicator.status().code(), Code::Mismatch);
+    stream.synchronize();
+    Tensor other(values_of(rank, 10), stream);  // the GPU goes on working
+    EXPECT_EQ(other.read(stream), values_of(rank, 10));
+  });
+}
+
 TEST_F(Device, TensorsInDifferentMemoriesAreRefused) {
   on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
     Tensor tensor(values_of(rank, 10), stream);
