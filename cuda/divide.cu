@@ -1,6 +1,7 @@
 #include "cuda/codec.cuh"
 #include "cuda/divide.hpp"
 #include "cuda/error.hpp"
+#include "cuda/kernels.hpp"
 
 namespace tersum::gpu {
 namespace {
@@ -23,6 +24,10 @@ void divide(StreamView stream, float* values, std::size_t count, float divisor) 
   divide_values<<<blocks_for(count, kThreads * 4), kThreads, 0, stream.get()>>>(
       values, count, divisor, is_vector_aligned(values));
   check_launch("divide");
+}
+
+const void* divide_kernel() {
+  return reinterpret_cast<const void*>(divide_values);
 }
 
 }  // namespace tersum::gpu

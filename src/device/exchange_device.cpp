@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda/error.hpp"
+#include "cuda/kernels.hpp"
 #include "src/device/peer_exchange.hpp"
 #include "src/device/set_up.hpp"
 #include "src/device/stream_notice.hpp"
@@ -70,7 +71,9 @@ gpu::TwinState* twin_state_of(CompressorState* state) noexcept {
 }
 
 ExchangeDevice::ExchangeDevice(Engine& engine, std::size_t slices)
-    : engine_(engine), device_(device_for_gradients()), tables_(slices) {}
+    : engine_(engine), device_(device_for_gradients()), tables_(slices) {
+  gpu::load_kernels();  // later a stream may wait for what they do
+}
 
 ExchangeDevice::~ExchangeDevice() {
   const gpu::DeviceGuard guard(device_);

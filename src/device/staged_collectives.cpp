@@ -51,12 +51,6 @@ class StagedCollectives final : public DeviceCollectives, public StagingOwner {
         group_(std::move(group)),
         timeout_(session.config().timeout),
         algorithm_(parse_algorithm(session.config().algorithm)),
-<<<<<<< HEAD
-        device_(gpu::current_device()),
-        out_(kSlotBytes, kSlots),
-        in_(kSlotBytes, kSlots),
-        hierarchy_(Hierarchy::open(session, group_)) {}
-=======
         device_(gpu::current_device()),
         out_(slot_memory(session), kSlotBytes, kSlots),
         in_(slot_memory(session), kSlotBytes, kSlots),
@@ -68,7 +62,6 @@ class StagedCollectives final : public DeviceCollectives, public StagingOwner {
     agree(session, group_, true);
     log_routes(session, *group_);
   }
->>>>>>> hosts
 
   Work start(const DeviceCall& call) override;
   void abort() noexcept override;

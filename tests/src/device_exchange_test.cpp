@@ -240,6 +240,7 @@ TEST_P(DeviceExchange, StreamsWaitForWorksWhileTheHostGoesOn) {
                                    cudaMemcpyDeviceToDevice, next.get()),
                    "cudaMemcpyAsync");
     }
+    next.synchronize();  // copies to pageable memory would hold up all calls of CUDA until then
     EXPECT_EQ(copies.read(next), expected[r][0]);
     exchange.commit();
   });
