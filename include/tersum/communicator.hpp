@@ -45,7 +45,8 @@ struct CallOptions {
 /// - Ranks of one host whose GPUs can map each other's memory (up to 8): calls are kernels, and may
 ///   be captured into a CUDA graph. Ranks that disagree where one of them makes a call it has not made
 ///   before (other count, dtype, operator, root or scale) get Mismatch, which ends the communicator;
-///   another difference shows as a Timeout (TERSUM_TIMEOUT_MS).
+///   another difference shows as a Timeout (TERSUM_TIMEOUT_MS). The Work of such a first call ends
+///   when all ranks have agreed, too.
 /// - All others: calls go through the hosts' memory, cannot be captured, and are checked as those on
 ///   host memory are. Between hosts with several ranks each a difference ends the communicator.
 ///   Calls of one communicator should be put into streams in the same order on all ranks, as on the
