@@ -33,8 +33,9 @@ struct Options {
   std::size_t min_bytes = std::size_t{256} << 10, max_bytes = std::size_t{1} << 30;
   std::size_t factor = 4;
   int repeats = 5;
-  std::vector<std::string> specs{"fp16",           "bf16",        "qint:bits=8", "qint:bits=4",
-                                 "qint:bits=4+ef", "qint:bits=2", "sign+ef"};
+  std::vector<std::string> specs{
+      "fp16",           "bf16",        "qint:bits=8", "qint:bits=4",
+      "qint:bits=4+ef", "qint:bits=2", "sign+ef",     "topk:ratio=0.01+ef"};
   std::vector<int> blocks{0};
   std::string nccl_library;
   std::string json;
@@ -97,6 +98,7 @@ Options parse(int argc, char** argv) {
 struct Contender {
   std::string name;
   double error_limit;  ///< root mean square, relative to the exact sum's
+  std::function<void(std::size_t count)> prepare;
   std::function<void(std::size_t count)> submit;
 };
 
@@ -154,30 +156,36 @@ class Bench {
   };
 
   void add(CompressedCommunicator& group, const std::string& spec, int blocks) {
-    const std::size_t most = options_.max_bytes / sizeof(float);
-    CompressedMethod method(make_compressor(spec));
-    const std::size_t workspace = method.workspace_bytes(most, role_.size);
-    auto state = method.make_state(most, stream_, TwinState::Steps::Final);
-    auto reducer_state = method.make_reducer_state(most, stream_, TwinState::Steps::Final);
-    methods_.push_back(std::make_unique<Method>(Method{
-        std::move(method), std::move(state), std::move(reducer_state), DeviceBuffer(workspace)}));
-    const Method* used = methods_.back().get();
-    const auto submit = [this, &group, used](std::size_t count) {
-      CompressedSlice slice;
-      slice.input = input_.as<float>();
-      slice.output = output_.as<float>();
-      slice.count = count;
-      slice.context.rank = static_cast<std::uint32_t>(role_.rank);
-      slice.state = used->state.get();
-      slice.reducer_state = used->reducer_state.get();
-      slice.workspace = {used->workspace.data(), used->workspace.bytes()};
-      slice.decoded = &decoded_;
-      group.all_reduce(used->method, slice, ReduceOp::Sum, stream_);
-    };
+    methods_.push_back(std::make_unique<Method>(
+        Method{CompressedMethod(make_compressor(spec)), nullptr, nullptr, DeviceBuffer()}));
+    Method* used = methods_.back().get();
     std::ostringstream name;
     name << spec;
     if (blocks != 0) name << '/' << blocks;
-    contenders_.push_back({name.str(), error_limit(spec), submit});
+    contenders_.push_back(
+        {name.str(), error_limit(spec), [this, used](std::size_t count) { prepare(*used, count); },
+         [this, used, &group](std::size_t count) { submit(*used, group, count); }});
+  }
+
+  void prepare(Method& used, std::size_t count) {
+    const auto steps = TwinState::Steps::Final;
+    used.state = used.method.make_state(count, stream_, steps);
+    used.reducer_state = used.method.make_reducer_state(count, stream_, steps);
+    used.workspace = DeviceBuffer(used.method.workspace_bytes(count, role_.size));
+    stream_.synchronize();
+  }
+
+  void submit(const Method& used, CompressedCommunicator& group, std::size_t count) {
+    CompressedSlice slice;
+    slice.input = input_.as<float>();
+    slice.output = output_.as<float>();
+    slice.count = count;
+    slice.context.rank = static_cast<std::uint32_t>(role_.rank);
+    slice.state = used.state.get();
+    slice.reducer_state = used.reducer_state.get();
+    slice.workspace = {used.workspace.data(), used.workspace.bytes()};
+    slice.decoded = &decoded_;
+    group.all_reduce(used.method, slice, ReduceOp::Sum, stream_);
   }
 
   void add_nccl() {
@@ -186,7 +194,8 @@ class Bench {
     const auto ids = role_.all_gather(std::as_bytes(std::span(&id, 1)));
     std::memcpy(&id, ids[0].data(), sizeof(id));
     nccl_ = std::make_unique<NcclCommunicator>(options_.nccl_library, role_.rank, role_.size, id);
-    contenders_.push_back({"nccl-" + nccl_->version(), 1e-5, [this](std::size_t count) {
+    contenders_.push_back({"nccl-" + nccl_->version(), 1e-5, [](std::size_t) {},
+                           [this](std::size_t count) {
                              nccl_->all_reduce(input_.data(), output_.data(), count, DType::Float32,
                                                ReduceOp::Sum, stream_);
                            }});
@@ -267,6 +276,7 @@ class Bench {
     std::vector<double> errors;
     std::vector<std::vector<double>> times(contenders_.size());
     for (const Contender& contender : contenders_) {
+      contender.prepare(count);
       errors.push_back(largest(error_of(contender, count)));
       graphs.push_back(std::make_unique<Graph>(stream_, [&] {
         for (int i = 0; i < operations; ++i) contender.submit(count);

@@ -72,7 +72,8 @@ struct CompressedCommunicator::State {
         map(peers.rank(), peers.size(), std::move(all_gather)),
         arena(lay_out(group, peers.group(), blocks)),
         tiles(sizeof(TileProgress)) {
-    load_tile_kernels_qint();
+    load_tile_kernels_qint_nearest();
+    load_tile_kernels_qint_stochastic();
     load_tile_kernels_sign();
     load_tile_kernels_cast();
     check(cudaMemset(arena.data(), 0, arena.bytes()), "cudaMemset");
@@ -100,7 +101,9 @@ struct CompressedCommunicator::State {
       case compressors::wire_id::kSign:
         return launch_tiles_sign(group, call, used, stream);
       default:
-        return launch_tiles_qint(group, call, parameters.bits, parameters.stochastic, used, stream);
+        return parameters.stochastic
+                   ? launch_tiles_qint_stochastic(group, call, parameters.bits, used, stream)
+                   : launch_tiles_qint_nearest(group, call, parameters.bits, used, stream);
     }
   }
 };

@@ -22,11 +22,12 @@ struct AsBFloat {
   }
 };
 
-template <class Type>
+template <class Type, bool kWithFeedback>
 struct Cast {
   using Rows = RowsOfFour;
   using Codes = Words<kPerLane>;
   static constexpr int kWords = Codes::kCount;
+  static constexpr bool kFeedback = kWithFeedback;
   static constexpr int kBlocks = 4;
   static constexpr Nan kNan = Nan::Kept;
 
@@ -45,7 +46,7 @@ struct Cast {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       const std::uint32_t word = coded.words[i] = Type::narrow(x[2 * i], x[2 * i + 1]);
-      if (keep_left) {
+      if (kFeedback && keep_left) {
         x[2 * i] = left_over(x[2 * i], Type::widen(word & 0xffffu));
         x[2 * i + 1] = left_over(x[2 * i + 1], Type::widen(word >> 16));
       }
@@ -75,20 +76,32 @@ struct Cast {
   static __device__ void keep_poison(const Coded&, float (&)[kPerLane]) {}
 };
 
+/// Calls function.template operator()<Codec>().
+template <class Function>
+void with_cast(DType dtype, bool feedback, const Function& function) {
+  if (dtype == DType::Float16) {
+    feedback ? function.template operator()<Cast<AsHalf, true>>()
+             : function.template operator()<Cast<AsHalf, false>>();
+  } else {
+    feedback ? function.template operator()<Cast<AsBFloat, true>>()
+             : function.template operator()<Cast<AsBFloat, false>>();
+  }
+}
+
 }  // namespace
 
 void launch_tiles_cast(const TileGroup& group, const TileCall& call, DType dtype, int blocks,
                        StreamView stream) {
-  if (dtype == DType::Float16) {
-    launch_tiles<Cast<AsHalf>>(group, call, blocks, stream);
-  } else {
-    launch_tiles<Cast<AsBFloat>>(group, call, blocks, stream);
-  }
+  with_cast(dtype, has_feedback(call),
+            [&]<class Codec>() { launch_tiles<Codec>(group, call, blocks, stream); });
 }
 
 void load_tile_kernels_cast() {
-  load_kernel(all_reduce_tiles<Cast<AsHalf>>);
-  load_kernel(all_reduce_tiles<Cast<AsBFloat>>);
+  for (const DType dtype : {DType::Float16, DType::BFloat16}) {
+    for (const bool feedback : {false, true}) {
+      with_cast(dtype, feedback, []<class Codec>() { load_kernel(all_reduce_tiles<Codec>); });
+    }
+  }
 }
 
 }  // namespace tersum::gpu

@@ -67,7 +67,7 @@ class TileWorker {
     return tile_of(call_, owner, (turn * warps_ + warp_) * call_.run + index);
   }
   __device__ bool has_run(int owner, std::uint32_t turn) const {
-    return tile(owner, turn, 0).count != 0;
+    return (turn * warps_ + warp_) * call_.run < call_.shares[owner].tiles;
   }
   __device__ int after(int distance) const {
     const int rank = group_.rank + distance;
@@ -115,7 +115,7 @@ class TileWorker {
       Rows::load(x, call_.input, part);
     }
     const TileMemory& memory = reduces ? call_.reducer : call_.sender;
-    const bool feedback = memory.residual_next != nullptr;
+    const bool feedback = Codec::kFeedback && memory.residual_next != nullptr;
     if (feedback) add_residual<Rows, Codec::kNan>(x, memory.residual, part);
     const Coded coded =
         Codec::encode(x, part, call_, context, reduces ? kReducerRank : call_.world_rank, feedback);
@@ -146,7 +146,7 @@ class TileWorker {
     if (call_.divisor != 1.0f) {
 #pragma unroll
       for (int i = 0; i < kPerLane; ++i) sum[i] = __fdiv_rn(sum[i], call_.divisor);
-    } else {
+    } else if (call_.factor != 1.0f) {
 #pragma unroll
       for (int i = 0; i < kPerLane; ++i) sum[i] = __fmul_rn(sum[i], call_.factor);
     }
@@ -156,10 +156,11 @@ class TileWorker {
   /// Brings the input of a run nearer.
   __device__ void prefetch(int owner, std::uint32_t turn) const {
     if (turn >= turns_) return;
-    const std::uint64_t i = tile(owner, turn, 0).first + lane_id() * 32;
-    if (lane_id() * 32 >= kTile * call_.run || i >= call_.begin[owner + 1]) return;
+    const Tile part = tile(owner, turn, lane_id() * 32 / kTile);
+    if (lane_id() * 32 >= kTile * call_.run || part.count < kTile) return;
+    const std::uint64_t i = part.first + lane_id() * 32 % kTile;
     asm volatile("prefetch.global.L2 [%0];" ::"l"(call_.input + i));
-    if (call_.sender.residual != nullptr) {
+    if (Codec::kFeedback && call_.sender.residual != nullptr) {
       asm volatile("prefetch.global.L2 [%0];" ::"l"(call_.sender.residual + i));
     }
   }
@@ -238,6 +239,10 @@ __global__ void __launch_bounds__(kTileThreads, Codec::kBlocks)
   begin_after_previous();
   if (load_relaxed(&group.progress->failed) != 0) return;
   TileWorker<Codec>(group, call).run();
+}
+
+inline bool has_feedback(const TileCall& call) {
+  return call.sender.residual_next != nullptr || call.reducer.residual_next != nullptr;
 }
 
 template <class Codec>

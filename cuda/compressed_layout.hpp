@@ -76,11 +76,19 @@ struct TileDraws {
   std::uint64_t offset;         ///< of element 0 inside its gradient
 };
 
+/// The elements that one rank adds up.
+struct TileShare {
+  std::uint64_t begin;  ///< first element
+  std::uint32_t tiles;  ///< all of them
+  std::uint32_t whole;  ///< those with kTile elements
+  std::uint32_t rest;   ///< elements of the other one, if there is one
+};
+
 /// One all-reduce. Passed by value.
 struct TileCall {
   const float* input;
   float* output;
-  std::uint64_t begin[kMaxPeers + 1];  ///< share r is the elements from begin[r] to begin[r + 1]
+  TileShare shares[kMaxPeers];
   TileMemory sender;
   TileMemory reducer;
   bool aligned;         ///< all arrays are at multiples of 16 bytes

@@ -50,7 +50,11 @@ CompressedMethod::CompressedMethod(std::shared_ptr<const Compressor> compressor)
     : compressor_(std::move(compressor)), twin_(twin_of(*compressor_)) {
   parameters_ = std::make_unique<TwinParameters>(*read_parameters(*compressor_));
   form_ = form_of(*compressor_, *parameters_);
-  const auto reducer = compressor_->reducer();
+  // Sums of linear methods are rounded without feedback.
+  auto reducer = compressor_->reducer();
+  if (parameters_->block == 0 && form_ == Form::Composed) {
+    reducer = make_compressor(compressor_->traits().name);
+  }
   reducer_ = twin_of(reducer ? *reducer : *compressor_);
 }
 

@@ -86,9 +86,16 @@ TileCall plan_tiles(const CompressedMethod& method, const CompressedSlice& slice
   call.input = slice.input;
   call.output = slice.output;
   const std::size_t unit = share_unit(method);
-  share_out(slice.count, unit, ranks, call.begin);
+  std::uint64_t begin[kMaxPeers + 1];
+  share_out(slice.count, unit, ranks, begin);
   std::uint64_t longest = 0;
-  for (int r = 0; r < ranks; ++r) longest = std::max(longest, call.begin[r + 1] - call.begin[r]);
+  for (int r = 0; r < ranks; ++r) {
+    const std::uint64_t count = begin[r + 1] - begin[r];
+    longest = std::max(longest, count);
+    call.shares[r] = {begin[r], static_cast<std::uint32_t>((count + kTile - 1) / kTile),
+                      static_cast<std::uint32_t>(count / kTile),
+                      static_cast<std::uint32_t>(count % kTile)};
+  }
   call.run = longest >= kLongShare ? kMaxRun : 1;
   call.runs = static_cast<std::uint32_t>((longest + kTile * call.run - 1) / (kTile * call.run));
   const std::uint64_t offset = slice.context.offset;

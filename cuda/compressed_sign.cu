@@ -9,10 +9,11 @@ namespace tersum::gpu {
 namespace {
 
 /// Blocks of 32 * kBlockRows elements.
-template <int kBlockRows>
+template <int kBlockRows, bool kWithFeedback>
 struct Sign {
   using Rows = RowsOfOne;
   using Codes = Words<1>;
+  static constexpr bool kFeedback = kWithFeedback;
   static constexpr int kBlocks = 4;
   static constexpr int kScales = kPerLane / kBlockRows;
   static constexpr Nan kNan = Nan::Any;
@@ -45,7 +46,7 @@ struct Sign {
 #pragma unroll
       for (int row = block * kBlockRows; row < (block + 1) * kBlockRows; ++row) {
         if (!is_poison(mean)) coded.words[0] |= bits_of(x[row]) >> 31 << row;
-        if (keep_left)
+        if (kFeedback && keep_left)
           x[row] = is_poison(mean) ? 0.0f : __fsub_rn(x[row], signed_mean(mean, x[row]));
       }
     }
@@ -86,24 +87,34 @@ struct Sign {
 };
 
 /// Calls function.template operator()<Codec>().
-template <class Function>
+template <bool kFeedback, class Function>
 void with_block(std::uint32_t block, const Function& function) {
   [&]<int... kShift>(std::integer_sequence<int, kShift...>) {
-    ((block == 32u << kShift ? function.template operator()<Sign<1 << kShift>>() : void()), ...);
+    ((block == 32u << kShift ? function.template operator()<Sign<1 << kShift, kFeedback>>()
+                             : void()),
+     ...);
   }
   (std::make_integer_sequence<int, 5>());
+}
+
+template <class Function>
+void with_sign(std::uint32_t block, bool feedback, const Function& function) {
+  feedback ? with_block<true>(block, function) : with_block<false>(block, function);
 }
 
 }  // namespace
 
 void launch_tiles_sign(const TileGroup& group, const TileCall& call, int blocks,
                        StreamView stream) {
-  with_block(call.block, [&]<class Codec>() { launch_tiles<Codec>(group, call, blocks, stream); });
+  with_sign(call.block, has_feedback(call),
+            [&]<class Codec>() { launch_tiles<Codec>(group, call, blocks, stream); });
 }
 
 void load_tile_kernels_sign() {
   for (std::uint32_t block = 32; block <= kTile; block *= 2) {
-    with_block(block, []<class Codec>() { load_kernel(all_reduce_tiles<Codec>); });
+    for (const bool feedback : {false, true}) {
+      with_sign(block, feedback, []<class Codec>() { load_kernel(all_reduce_tiles<Codec>); });
+    }
   }
 }
 

@@ -18,11 +18,9 @@ struct Tile {
 
 /// Tile `index` of a share.
 __device__ inline Tile tile_of(const TileCall& call, int owner, std::uint32_t index) {
-  const std::uint64_t first = call.begin[owner] + std::uint64_t{index} * kTile;
-  const std::uint64_t end = call.begin[owner + 1];
-  const auto count =
-      first < end ? static_cast<std::uint32_t>(min(end - first, std::uint64_t{kTile})) : 0u;
-  return {first, count, call.aligned && count == kTile};
+  const TileShare& share = call.shares[owner];
+  const std::uint32_t count = index < share.whole ? kTile : index == share.whole ? share.rest : 0;
+  return {share.begin + std::uint64_t{index} * kTile, count, call.aligned && index < share.whole};
 }
 
 __device__ inline int lane_id() {

@@ -86,50 +86,43 @@ struct Levels {
   float inverse;  // 1 / count
 };
 
-/// Codes of 4 elements, packed. `q` are their quotients, and then what the codes stand for: levels
-/// plus kIntegerOffset.
+/// Levels of 4 quotients, plus kIntegerOffset.
 template <bool kStochastic>
-__device__ inline std::uint32_t round4(float (&q)[4], const Levels& levels, uint2 draws) {
-  const float threshold[4] = {threshold_low(draws.x), threshold_high(draws.x),
-                              threshold_low(draws.y), threshold_high(draws.y)};
-  const std::uint32_t mask = (1u << levels.bits) - 1;
-  std::uint32_t packed = 0;
-#pragma unroll
-  for (int c = 0; c < 4; ++c) {
-    q[c] = level_of<kStochastic>(q[c], levels.count, threshold[c]);
-    packed |= (bits_of(q[c]) & mask) << (c * levels.bits);
-  }
-  return packed;
+__device__ inline float4 round4(float4 q, float levels, uint2 draws) {
+  return make_float4(level_of<kStochastic>(q.x, levels, threshold_low(draws.x)),
+                     level_of<kStochastic>(q.y, levels, threshold_high(draws.x)),
+                     level_of<kStochastic>(q.z, levels, threshold_low(draws.y)),
+                     level_of<kStochastic>(q.w, levels, threshold_high(draws.y)));
 }
 
-/// Codes of 4 elements, packed. `level` is what they stand for: levels plus kIntegerOffset.
+/// Levels of 4 elements, plus kIntegerOffset.
 template <bool kStochastic>
-__device__ inline std::uint32_t quantise4(float4 x, const Divider& divide, const Levels& levels,
-                                          uint2 draws, float4& level) {
+__device__ inline float4 quantise4(float4 x, const Divider& divide, float levels, uint2 draws) {
   const std::uint32_t magnitude = divide.magnitude;
-  float q[4] = {x.x, x.y, x.z, x.w};
   if (divide.fast) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) q[c] = divide(q[c]);
+    x = make_float4(divide(x.x), divide(x.y), divide(x.z), divide(x.w));
   } else if (magnitude == 0 || magnitude >= kInfinityBits) {
-    level = make_float4(kIntegerOffset, kIntegerOffset, kIntegerOffset, kIntegerOffset);
-    return 0;
+    return make_float4(kIntegerOffset, kIntegerOffset, kIntegerOffset, kIntegerOffset);
   } else {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) q[c] = __fdiv_rn(q[c], float_of(magnitude));
+    const float scale = float_of(magnitude);
+    x = make_float4(__fdiv_rn(x.x, scale), __fdiv_rn(x.y, scale), __fdiv_rn(x.z, scale),
+                    __fdiv_rn(x.w, scale));
   }
-  const std::uint32_t packed = round4<kStochastic>(q, levels, draws);
-  level = make_float4(q[0], q[1], q[2], q[3]);
-  return packed;
+  return round4<kStochastic>(x, levels, draws);
 }
 
 template <bool kStochastic>
-__device__ inline std::uint32_t quantise4(float4 x, const PlainDivider& divide,
-                                          const Levels& levels, uint2 draws, float4& level) {
-  float q[4] = {divide(x.x), divide(x.y), divide(x.z), divide(x.w)};
-  const std::uint32_t packed = round4<kStochastic>(q, levels, draws);
-  level = make_float4(q[0], q[1], q[2], q[3]);
-  return packed;
+__device__ inline float4 quantise4(float4 x, const PlainDivider& divide, float levels,
+                                   uint2 draws) {
+  return round4<kStochastic>(make_float4(divide(x.x), divide(x.y), divide(x.z), divide(x.w)),
+                             levels, draws);
+}
+
+/// The codes of 4 levels.
+__device__ inline std::uint32_t pack4(float4 level, int bits) {
+  const std::uint32_t mask = (1u << bits) - 1;
+  return (bits_of(level.x) & mask) | (bits_of(level.y) & mask) << bits |
+         (bits_of(level.z) & mask) << 2 * bits | (bits_of(level.w) & mask) << 3 * bits;
 }
 
 /// The residual of 4 elements, if nothing overflows.

@@ -120,9 +120,8 @@ __device__ void encode_chunks(const Feed& feed, const BlockGeometry& geometry,
   for (int j = 0; j < kChunks; ++j) {
     const std::size_t chunk = start + j * kChunk;
     if (!kFull && chunk >= feed.count) break;
-    float4 level;
-    const std::uint32_t packed =
-        quantise4<kStochastic>(x[j], divide, quantiser.levels, draws[j], level);
+    const float4 level = quantise4<kStochastic>(x[j], divide, quantiser.levels.count, draws[j]);
+    const std::uint32_t packed = pack4(level, quantiser.levels.bits);
     if (kFull || chunk + kChunk <= feed.count) {
       store_chunk(codes, geometry, chunk, packed, place + j * (kChunk / 8) * geometry.bits);
     } else {
@@ -188,8 +187,8 @@ __global__ __launch_bounds__(kBlockThreads) void encode_twice(Feed feed, BlockGe
     const float4 x = feed4<kSource, true, Nan::Any>(feed, i);
     uint2 draws = make_uint2(0, 0);
     if constexpr (kStochastic) draws = draws_at(quantiser.draws, quantiser.offset + i);
-    float4 level;
-    const std::uint32_t packed = quantise4<kStochastic>(x, divide, quantiser.levels, draws, level);
+    const float4 level = quantise4<kStochastic>(x, divide, quantiser.levels.count, draws);
+    const std::uint32_t packed = pack4(level, quantiser.levels.bits);
     store_words(codes, geometry, chunk, end, packed);
     if constexpr (kSource != Source::Gradient) {
       store4(feed.residual_next, i, end, feed.aligned,

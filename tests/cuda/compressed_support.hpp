@@ -79,6 +79,10 @@ class CompressedRank {
   void write(float* to, const Floats& values) const;
   Floats read(const float* from, std::size_t count) const;
 
+  /// Runs the kernels of a method's twins. CUDA loads a kernel when it is launched first, and that
+  /// would wait for those of other ranks on this GPU, which may wait for this one.
+  void warm_up(const CompressedMethod& method, std::size_t count) const;
+
   /// Runs the case and compares every bit, those around the output, and the states with the host's.
   /// Throws std::runtime_error with what differs.
   void check(const CompressedCase& test);

@@ -180,6 +180,7 @@ TEST_P(CompressedOfRanks, EachReplayOfAGraphIsTheNextStep) {
                                    rank.stream());
       const auto inputs = make_inputs(test, rank.size(), 0);
       rank.write(rank.input(), inputs[static_cast<std::size_t>(rank.rank())]);
+      rank.warm_up(gradient.method(), test.count);
       rank.meet();
       const Graph graph(rank.stream(), [&] {
         for (int i = 0; i < 3; ++i) {
