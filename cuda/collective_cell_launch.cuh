@@ -61,17 +61,17 @@ PairExchange pair_exchange(const Group& group, const Exchange& exchange) {
   const Range& kept = exchange.place[rank];
   PairExchange pair{};
   pair.sent = sent.bytes > 0 ? exchange.input + sent.offset : nullptr;
-  pair.sent_bytes = sent.bytes;
+  pair.sent_bytes = static_cast<std::uint32_t>(sent.bytes);
   pair.own = exchange.input + own.offset;
   pair.output = exchange.output + exchange.place[exchange.combine ? rank : peer].offset;
-  pair.received_bytes = exchange.place[peer].bytes;
+  pair.received_bytes = static_cast<std::uint32_t>(exchange.place[peer].bytes);
   if (!exchange.combine && pair.own != exchange.output + kept.offset) {
     pair.kept = exchange.output + kept.offset;
-    pair.kept_bytes = kept.bytes;
+    pair.kept_bytes = static_cast<std::uint32_t>(kept.bytes);
   }
   pair.inbox = box(rank, peer);
   pair.outbox = box(peer, rank);
-  pair.side_bytes = 2 * boxes.phases * boxes.bytes;
+  pair.side_bytes = static_cast<std::uint32_t>(2 * boxes.phases * boxes.bytes);
   pair.show = sent.bytes == 0 ? present(peer, rank) : nullptr;
   pair.watch = pair.received_bytes == 0 ? present(rank, peer) : nullptr;
   pair.progress = group.progress;
@@ -83,18 +83,33 @@ PairExchange pair_exchange(const Group& group, const Exchange& exchange) {
   return pair;
 }
 
-/// Calls function with the kernel of a pair that suits dtype and exchange.
+inline PairWork work_of(const PairExchange& pair, const Exchange& exchange, std::uint32_t vector) {
+  const Arithmetic& arithmetic = exchange.arithmetic;
+  const std::uint32_t sizes = pair.sent_bytes | pair.received_bytes | pair.kept_bytes;
+  const bool whole = pair.aligned && sizes % vector == 0;
+  if (!exchange.combine) return whole ? PairWork::PlainCopy : PairWork::Copy;
+  const bool scaled = arithmetic.pre_scale != 1.0 || arithmetic.post_scale != 1.0;
+  if (whole && !scaled && arithmetic.op == ReduceOp::Sum) return PairWork::PlainSum;
+  return is_sum(exchange) ? PairWork::Sum : PairWork::Reduce;
+}
+
+/// Calls function with a kernel of a pair.
 template <class Cell, int kSpans, bool kMany, class Function>
-void with_pair_kernel(DType dtype, bool combine, bool sum, Function&& function) {
-  if (!combine) {
+void with_pair_kernel(DType dtype, PairWork work, Function&& function) {
+  if (work == PairWork::PlainCopy) {
+    return function(exchange_pair<Cell, std::int64_t, PairWork::PlainCopy, kSpans, kMany>);
+  }
+  if (work == PairWork::Copy) {
     return with_copy_type(
-        dtype, [&]<class T>() { function(exchange_pair<Cell, T, false, true, kSpans, kMany>); });
+        dtype, [&]<class T>() { function(exchange_pair<Cell, T, PairWork::Copy, kSpans, kMany>); });
   }
   with_element_type(dtype, [&]<class T>() {
-    if (sum) {
-      function(exchange_pair<Cell, T, true, true, kSpans, kMany>);
+    if (work == PairWork::PlainSum) {
+      function(exchange_pair<Cell, T, PairWork::PlainSum, kSpans, kMany>);
+    } else if (work == PairWork::Sum) {
+      function(exchange_pair<Cell, T, PairWork::Sum, kSpans, kMany>);
     } else {
-      function(exchange_pair<Cell, T, true, false, kSpans, kMany>);
+      function(exchange_pair<Cell, T, PairWork::Reduce, kSpans, kMany>);
     }
   });
 }
@@ -102,18 +117,17 @@ void with_pair_kernel(DType dtype, bool combine, bool sum, Function&& function) 
 template <class Cell>
 void launch_pair(const Group& group, const Exchange& exchange, DType dtype, StreamView stream) {
   PairExchange pair = pair_exchange<Cell>(group, exchange);
+  const PairWork work = work_of(pair, exchange, Cell::kVector);
   const std::uint64_t bytes = longest_run(group, exchange.send, exchange.place);
   CellGrid grid = cell_grid<Cell, 1>(bytes, group.cell_blocks);
   const bool early = group.early || grid.blocks * grid.threads <= kSmallThreads;
   const auto go = [&](auto kernel) {
     launch(kernel, grid.blocks, grid.threads, early, stream, pair);
   };
-  if (grid.rounds == 1) {
-    return with_pair_kernel<Cell, 1, false>(dtype, exchange.combine, is_sum(exchange), go);
-  }
+  if (grid.rounds == 1) return with_pair_kernel<Cell, 1, false>(dtype, work, go);
   grid = cell_grid<Cell, Cell::kSpans>(bytes, group.cell_blocks);
   pair.rounds = grid.rounds;
-  with_pair_kernel<Cell, Cell::kSpans, true>(dtype, exchange.combine, is_sum(exchange), go);
+  with_pair_kernel<Cell, Cell::kSpans, true>(dtype, work, go);
 }
 
 template <class Cell>
@@ -144,9 +158,10 @@ template <class Cell>
 void load_cell_kernels() {
   for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
     const auto load = [](auto kernel) { load_kernel(kernel); };
-    for (const auto& [combine, sum] : {std::pair(false, true), {true, true}, {true, false}}) {
-      with_pair_kernel<Cell, 1, false>(static_cast<DType>(dtype), combine, sum, load);
-      with_pair_kernel<Cell, Cell::kSpans, true>(static_cast<DType>(dtype), combine, sum, load);
+    for (const PairWork work : {PairWork::Copy, PairWork::PlainCopy, PairWork::PlainSum,
+                                PairWork::Sum, PairWork::Reduce}) {
+      with_pair_kernel<Cell, 1, false>(static_cast<DType>(dtype), work, load);
+      with_pair_kernel<Cell, Cell::kSpans, true>(static_cast<DType>(dtype), work, load);
     }
     with_element_type(static_cast<DType>(dtype), []<class T>() {
       load_kernel(exchange_cells<Cell, T, true>);

@@ -15,6 +15,7 @@
 //   kFewestThreads, kThreads   of a block
 //   kSpans              that a warp of a pair kernel moves at once, when it moves many
 //   inboxes             where cells of this kind lie in the arena
+//   kVector             bytes of a tensor that are moved together
 //   load, store         a lane's part of a span of a tensor; beyond the run's end zeros, nothing
 //   send                puts a lane's part into the cells of a span
 //   choose              one of two Data, by value: a choice between references would put the
@@ -67,28 +68,34 @@ class Cells {
 
   __device__ bool alive() const { return alive_; }
 
+  /// Cells are for runs of some MiB at most.
+  __device__ static std::uint32_t bytes_of(const Range& run) {
+    return static_cast<std::uint32_t>(run.bytes);
+  }
+
   __device__ static bool has(const Range& run, std::uint32_t span) {
-    return std::uint64_t{span} * Cell::kSpan < run.bytes;
+    return span * Cell::kSpan < bytes_of(run);
   }
 
   __device__ Data load(const Range& run, std::uint32_t span) const {
-    return Cell::template load<T>(exchange_.input + run.offset, span, exchange_.aligned, run.bytes);
+    return Cell::template load<T, Vectors::Any>(exchange_.input + run.offset, span,
+                                                exchange_.aligned, bytes_of(run));
   }
 
   __device__ void store(const Range& run, std::uint32_t span, const Data& data) const {
-    Cell::template store<T>(exchange_.output + run.offset, span, data, exchange_.aligned,
-                            run.bytes);
+    Cell::template store<T, Vectors::Any>(exchange_.output + run.offset, span, data,
+                                          exchange_.aligned, bytes_of(run));
   }
 
   __device__ void send(int peer, int phase, const Range& run, std::uint32_t span,
                        const Data& data) const {
-    Cell::send(inbox(peer, phase, group_.rank), span, data, tag_, run.bytes);
+    Cell::send(inbox(peer, phase, group_.rank), span, data, tag_, bytes_of(run));
   }
 
   /// Waits for the span of `source`; false, for the whole warp, if it will not come.
   __device__ bool receive(int source, int phase, const Range& run, std::uint32_t span, Data& data) {
     const std::byte* from = inbox(group_.rank, phase, source);
-    alive_ = alive_ && Cell::await(watch_, source, from, span, tag_, run.bytes, data);
+    alive_ = alive_ && Cell::await(watch_, source, from, span, tag_, bytes_of(run), data);
     return alive_;
   }
 

@@ -20,6 +20,7 @@ struct LineCell {
   using Data = LineData;
   static constexpr unsigned kFewestThreads = 128, kThreads = 512;
   static constexpr int kSpans = 2;
+  static constexpr std::uint32_t kVector = 16;
   static constexpr std::uint32_t kSpan = kLineSpan, kUnit = kSpan / 4;
 
   __host__ __device__ static const Inboxes& inboxes(const Group& group) { return group.lines; }
@@ -28,39 +29,38 @@ struct LineCell {
   __device__ static bool has_flag() { return lane() == 7; }
 
   /// Where this lane's first vector lies in a run.
-  __device__ static std::uint64_t offset(std::uint32_t span) {
-    return std::uint64_t{span} * kSpan + threadIdx.x % 32 / 8 * kUnit + lane() * sizeof(uint4);
+  __device__ static std::uint32_t offset(std::uint32_t span) {
+    return span * kSpan + threadIdx.x % 32 / 8 * kUnit + lane() * 16;
   }
 
-  __device__ static std::uint64_t wire_offset(std::uint32_t span) {
-    return std::uint64_t{span} * kLineSpanWire + threadIdx.x % 32 / 8 * 256 +
-           lane() * sizeof(uint4);
+  __device__ static std::uint32_t wire_offset(std::uint32_t span) {
+    return span * kLineSpanWire + threadIdx.x % 32 / 8 * 256 + lane() * 16;
   }
 
   /// True if this lane's unit holds data.
-  __device__ static bool is_used(std::uint32_t span, std::uint64_t bytes) {
-    return std::uint64_t{span} * kSpan + threadIdx.x % 32 / 8 * kUnit < bytes;
+  __device__ static bool is_used(std::uint32_t span, std::uint32_t bytes) {
+    return span * kSpan + threadIdx.x % 32 / 8 * kUnit < bytes;
   }
 
-  template <class T>
+  template <class T, Vectors kVectors>
   __device__ static Data load(const std::byte* from, std::uint32_t span, bool aligned,
-                              std::uint64_t bytes) {
-    const std::uint64_t at = offset(span);
+                              std::uint32_t bytes) {
+    const std::uint32_t at = offset(span);
     Data data{};
-    if (at < bytes) data.first = load_elements<T, uint4>(from + at, aligned, bytes - at);
+    if (at < bytes) data.first = load_elements<T, uint4, kVectors>(from + at, aligned, bytes - at);
     if (!has_flag() && at + 128 < bytes) {
-      data.second = load_elements<T, uint4>(from + at + 128, aligned, bytes - at - 128);
+      data.second = load_elements<T, uint4, kVectors>(from + at + 128, aligned, bytes - at - 128);
     }
     return data;
   }
 
-  template <class T>
+  template <class T, Vectors kVectors>
   __device__ static void store(std::byte* to, std::uint32_t span, const Data& data, bool aligned,
-                               std::uint64_t bytes) {
-    const std::uint64_t at = offset(span);
-    if (at < bytes) store_elements<T, uint4>(to + at, data.first, aligned, bytes - at);
+                               std::uint32_t bytes) {
+    const std::uint32_t at = offset(span);
+    if (at < bytes) store_elements<T, uint4, kVectors>(to + at, data.first, aligned, bytes - at);
     if (!has_flag() && at + 128 < bytes) {
-      store_elements<T, uint4>(to + at + 128, data.second, aligned, bytes - at - 128);
+      store_elements<T, uint4, kVectors>(to + at + 128, data.second, aligned, bytes - at - 128);
     }
   }
 
@@ -69,7 +69,7 @@ struct LineCell {
   }
 
   __device__ static void send(std::byte* box, std::uint32_t span, const Data& data,
-                              std::uint32_t tag, std::uint64_t bytes) {
+                              std::uint32_t tag, std::uint32_t bytes) {
     if (!is_used(span, bytes)) return;
     std::byte* to = box + wire_offset(span);
     const uint4& v = data.first;
@@ -78,7 +78,7 @@ struct LineCell {
   }
 
   __device__ static bool await(Watch& watch, int peer, const std::byte* box, std::uint32_t span,
-                               std::uint32_t tag, std::uint64_t bytes, Data& data) {
+                               std::uint32_t tag, std::uint32_t bytes, Data& data) {
     const std::byte* from = box + wire_offset(span);
     const bool needed = is_used(span, bytes);
     uint4 first{}, second{};

@@ -10,27 +10,28 @@ struct PacketCell {
   using Data = uint2;
   static constexpr unsigned kFewestThreads = 128, kThreads = 256;
   static constexpr int kSpans = 2;
+  static constexpr std::uint32_t kVector = 8;
   static constexpr std::uint32_t kSpan = kPacketSpan;
 
   __host__ __device__ static const Inboxes& inboxes(const Group& group) { return group.packets; }
 
   /// Where this lane's data lie in a run.
-  __device__ static std::uint64_t offset(std::uint32_t span) {
-    return std::uint64_t{span} * kSpan + threadIdx.x % 32 * sizeof(Data);
+  __device__ static std::uint32_t offset(std::uint32_t span) {
+    return span * kSpan + threadIdx.x % 32 * 8;
   }
 
-  template <class T>
+  template <class T, Vectors kVectors>
   __device__ static Data load(const std::byte* from, std::uint32_t span, bool aligned,
-                              std::uint64_t bytes) {
-    const std::uint64_t at = offset(span);
-    return at < bytes ? load_elements<T, Data>(from + at, aligned, bytes - at) : Data{};
+                              std::uint32_t bytes) {
+    const std::uint32_t at = offset(span);
+    return at < bytes ? load_elements<T, Data, kVectors>(from + at, aligned, bytes - at) : Data{};
   }
 
-  template <class T>
+  template <class T, Vectors kVectors>
   __device__ static void store(std::byte* to, std::uint32_t span, const Data& data, bool aligned,
-                               std::uint64_t bytes) {
-    const std::uint64_t at = offset(span);
-    if (at < bytes) store_elements<T, Data>(to + at, data, aligned, bytes - at);
+                               std::uint32_t bytes) {
+    const std::uint32_t at = offset(span);
+    if (at < bytes) store_elements<T, Data, kVectors>(to + at, data, aligned, bytes - at);
   }
 
   __device__ static Data choose(bool first, const Data& a, const Data& b) {
@@ -38,14 +39,14 @@ struct PacketCell {
   }
 
   __device__ static void send(std::byte* box, std::uint32_t span, const Data& data,
-                              std::uint32_t tag, std::uint64_t bytes) {
-    const std::uint64_t at = offset(span);
+                              std::uint32_t tag, std::uint32_t bytes) {
+    const std::uint32_t at = offset(span);
     if (at < bytes) store_volatile(box + 2 * at, make_uint4(data.x, tag, data.y, tag));
   }
 
   __device__ static bool await(Watch& watch, int peer, const std::byte* box, std::uint32_t span,
-                               std::uint32_t tag, std::uint64_t bytes, Data& data) {
-    const std::uint64_t at = offset(span);
+                               std::uint32_t tag, std::uint32_t bytes, Data& data) {
+    const std::uint32_t at = offset(span);
     if (at >= bytes) return true;
     return watch.wait(peer, [&] {
       const uint4 packet = load_volatile(box + 2 * at);

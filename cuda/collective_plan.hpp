@@ -43,6 +43,9 @@ void set_alignment(Exchange& exchange, bool packets) noexcept;
 DType copy_type(const Exchange& exchange) noexcept;
 /// Sets chunk_bytes and returns the number of blocks of a push. The same for both ends of a run.
 int choose_chunks(Exchange& exchange, const PeerSettings& settings, int size) noexcept;
+/// How copy engines cut runs.
+SliceShape slice_shape(const PeerSettings& settings) noexcept;
+
 /// Bytes of each rank's share, the last ones maybe fewer; a multiple of 16.
 std::uint64_t share_bytes(std::uint64_t bytes, int size) noexcept;
 Range share_of(std::uint64_t bytes, std::uint64_t share, int rank) noexcept;

@@ -1,12 +1,14 @@
 // The device side of exchanges by copy engines between two ranks. Copy engines carry slices into
 // the peer's staging memory, as large as it takes, and one kernel takes out what has arrived.
 //
-// It must not wait for the end of a slice: what streams do for each other around a copy costs ten
-// microseconds and more, and small slices are slow. So the data are their own flags: staging memory
-// is blank, filled with a word that stands for nothing, wherever nothing has arrived, and is made
-// blank again behind what has been taken. A word that is not blank has arrived. Data that hold this
-// very word, and the end of a run that is no whole vector, wait for the end of their slice, which a
-// copy of four bytes behind it tells.
+// It must not wait for the end of a slice: a slice that ends early is a small one, and small copies
+// are slow. So the data are their own flags: staging memory is blank, filled with a word that
+// stands for nothing, wherever nothing has arrived, and is made blank again behind what has been
+// taken. A word that is not blank has arrived. Data that hold this very word, and the end of a run
+// that is no whole vector, wait for the end of their slice, which a kernel behind the copy tells.
+//
+// Copy engines need some microseconds to start, and streams some more to notice that they are done.
+// Meanwhile the link belongs to the head of the run, which the kernel itself stores.
 //
 // In place a result may be written only where the own values have left: each block tells the peer's
 // block of the same number what has arrived here.
@@ -41,25 +43,20 @@ __global__ void wait_for_slot(const __grid_constant__ Group group, std::uint32_t
   Watch(group).wait(peer, [&] { return has_reached(load_acquire(&flag), wanted); });
 }
 
+__global__ void signal_slice(const __grid_constant__ Group group, std::uint32_t* full) {
+  if (load_relaxed(&group.progress->failed) == 0) store_release(full, 1);
+}
+
 /// Does what a copy engine would do, for a run that copy engines might cut inside of words.
 template <class T>
-__global__ void __launch_bounds__(kThreads, 1)
-    copy_slice(const __grid_constant__ Group group, std::byte* to, const std::byte* from,
-               std::uint64_t bytes, std::uint32_t* full) {
-  if (load_relaxed(&group.progress->failed) != 0) return;
+__global__ void __launch_bounds__(kThreads)
+    copy_slice(std::byte* to, const std::byte* from, std::uint64_t bytes) {
   const std::uint64_t step = std::uint64_t{gridDim.x} * kStep;
   for (std::uint64_t at = (std::uint64_t{blockIdx.x} * kThreads + threadIdx.x) * 16; at < bytes;
        at += step) {
     const auto values = load_elements<T, uint4>(from + at, false, bytes - at);
     store_elements<T, uint4>(to + at, values, true, bytes - at);
   }
-  __syncthreads();
-  std::uint32_t& copied = group.progress->copied_blocks;
-  if (threadIdx.x != 0) return;
-  __threadfence_system();
-  if (atomicAdd(&copied, 1u) + 1 != gridDim.x) return;
-  copied = 0;
-  store_release(full, 1);
 }
 
 __device__ inline bool has_arrived(uint4 v) {
@@ -84,6 +81,41 @@ class Taker {
         alive_(alive) {
     arrived_ = group.progress->chunks_arrived[blockIdx.x];
     left_ = group.progress->chunks_left[blockIdx.x];
+  }
+
+  /// Stores the first slice into the peer's staging memory.
+  __device__ void push_head() {
+    const std::uint64_t bytes = exchange_.shape.slice(exchange_.sent_bytes, 0).bytes;
+    std::byte* staged = group_.arena[peer_] + group_.slices_offset;
+    for (std::uint64_t at = std::uint64_t{blockIdx.x} * kChunk; at < bytes;
+         at += std::uint64_t{gridDim.x} * kChunk) {
+      const std::uint64_t offset = at + threadIdx.x * 16;
+      uint4 values[kVectors];
+      load(exchange_.sent, bytes, offset, values);
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        const std::uint64_t here = offset + i * kStep;
+        if (here < bytes) store_elements<T, uint4>(staged + here, values[i], true, bytes - here);
+      }
+    }
+    __syncthreads();
+    if (bytes == 0 || threadIdx.x != 0) return;
+    std::uint32_t& pushed = group_.progress->pushed_blocks;
+    __threadfence_system();
+    if (atomicAdd(&pushed, 1u) + 1 != gridDim.x) return;
+    pushed = 0;
+    store_release(&board_of(group_, peer_).slice_full[0].value, 1);
+  }
+
+  /// Waits until slices up to `number` have been taken, by all blocks.
+  __device__ bool await_taken(std::uint32_t number) {
+    const std::uint32_t* taken = &group_.progress->slices_received;
+    if (threadIdx.x == 0 &&
+        !watch_.wait(peer_, [&] { return has_reached(load_acquire(taken), number); })) {
+      *alive_ = false;
+    }
+    __syncthreads();
+    return *alive_;
   }
 
   /// Takes the chunk at `at` in the slice that begins at `start`; false if it will not come.
@@ -135,27 +167,38 @@ class Taker {
     if (!watch_.wait(peer_, [&] { return load_acquire(&full) != 0; })) return false;
     full = 0;
     taken = 0;
+    store_release(&group_.progress->slices_received, number);
     store_release(&board_of(group_, peer_).slice_emptied[group_.rank].value, number);
     return true;
   }
 
-  /// After the operation, with how many slices there were; what the last block does ends it.
-  __device__ void finish(std::uint32_t sent, std::uint32_t received, std::uint32_t chunks_sent) {
+  /// After the operation; what the last block does ends it.
+  __device__ void finish() {
     Progress& progress = *group_.progress;
     if (threadIdx.x != 0) return;
     progress.chunks_arrived[blockIdx.x] = arrived_;
-    progress.chunks_left[blockIdx.x] += chunks_sent;
+    progress.chunks_left[blockIdx.x] += chunks_of(exchange_.sent_bytes);
     __threadfence();
     if (atomicAdd(&progress.finished_blocks, 1u) + 1 != gridDim.x) return;
     progress.finished_blocks = 0;
-    const std::uint32_t all = progress.slices_sent + sent;
+    const std::uint32_t all = progress.slices_sent + exchange_.shape.count(exchange_.sent_bytes);
     const std::uint32_t* emptied = &board_.slice_emptied[peer_].value;
     if (!watch_.wait(peer_, [&] { return has_reached(load_acquire(emptied), all); })) return;
     progress.slices_sent = all;
-    progress.slices_received += received;
   }
 
  private:
+  /// Chunks of a run that this block takes.
+  __device__ std::uint32_t chunks_of(std::uint64_t run_bytes) const {
+    std::uint32_t count = 0;
+    for (std::uint32_t i = 0; i < exchange_.shape.count(run_bytes); ++i) {
+      const std::uint64_t bytes = exchange_.shape.slice(run_bytes, i).bytes;
+      const auto chunks = static_cast<std::uint32_t>((bytes + kChunk - 1) / kChunk);
+      if (blockIdx.x < chunks) count += (chunks - blockIdx.x + gridDim.x - 1) / gridDim.x;
+    }
+    return count;
+  }
+
   __device__ void load(const std::byte* from, std::uint64_t bytes, std::uint64_t offset,
                        uint4 (&values)[kVectors]) const {
 #pragma unroll
@@ -239,19 +282,6 @@ class Taker {
   std::uint32_t arrived_, left_;
 };
 
-/// Chunks of a run that this block takes.
-__device__ inline std::uint32_t chunks_of(std::uint64_t bytes, std::uint64_t slice_bytes) {
-  std::uint32_t count = 0;
-  for (std::uint64_t start = 0; start < bytes; start += slice_bytes) {
-    const std::uint64_t here = min(slice_bytes, bytes - start);
-    const std::uint64_t chunks = (here + kChunk - 1) / kChunk;
-    if (blockIdx.x < chunks) {
-      count += static_cast<std::uint32_t>((chunks - blockIdx.x + gridDim.x - 1) / gridDim.x);
-    }
-  }
-  return count;
-}
-
 template <class T, bool kCombine, bool kSum>
 __global__ void __launch_bounds__(kThreads, 1)
     take_slices(const __grid_constant__ Group group,
@@ -260,28 +290,29 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (load_relaxed(&group.progress->failed) != 0) return;
   if (threadIdx.x == 0) alive = true;
   __syncthreads();
-  const std::uint32_t received_before = group.progress->slices_received;
+  const SliceShape& shape = exchange.shape;
+  const std::uint32_t taken_before = group.progress->slices_received;
   Taker<T, kCombine, kSum> taker(group, exchange, &alive);
+  taker.push_head();
   const std::uint64_t end = max(exchange.received_bytes, exchange.kept_bytes);
-  std::uint32_t slice = 0;
-  for (std::uint64_t start = 0; start < end; start += exchange.slice_bytes, ++slice) {
-    const std::uint32_t slot = slice % exchange.slots;
-    std::byte* staged = group.arena[group.rank] + group.slices_offset + slot * exchange.slice_bytes;
-    const std::uint64_t bytes = min(exchange.slice_bytes, end - start);
-    for (std::uint64_t at = std::uint64_t{blockIdx.x} * kChunk; at < bytes;
-         at += std::uint64_t{gridDim.x} * kChunk) {
-      if (!kCombine && start + at < exchange.kept_bytes) taker.keep(start + at);
-      if (start + at < exchange.received_bytes && !taker.take(staged, start, slot, at)) return;
-    }
-    if (start < exchange.received_bytes && !taker.give_back(slot, received_before + slice + 1)) {
+  for (std::uint32_t index = 0; index < shape.count(end); ++index) {
+    const std::uint32_t slot = shape.slot(index);
+    const Range slice = shape.slice(end, index);
+    const bool comes = slice.offset < exchange.received_bytes;
+    std::byte* staged = group.arena[group.rank] + group.slices_offset + shape.slot_offset(slot);
+    if (comes && shape.reuses_slot(index) &&
+        !taker.await_taken(taken_before + index + 1 - shape.slots)) {
       return;
     }
+    for (std::uint64_t at = std::uint64_t{blockIdx.x} * kChunk; at < slice.bytes;
+         at += std::uint64_t{gridDim.x} * kChunk) {
+      const std::uint64_t offset = slice.offset + at;
+      if (!kCombine && offset < exchange.kept_bytes) taker.keep(offset);
+      if (offset < exchange.received_bytes && !taker.take(staged, slice.offset, slot, at)) return;
+    }
+    if (comes && !taker.give_back(slot, taken_before + index + 1)) return;
   }
-  const auto count = [&](std::uint64_t run) {
-    return static_cast<std::uint32_t>((run + exchange.slice_bytes - 1) / exchange.slice_bytes);
-  };
-  taker.finish(count(exchange.sent_bytes), count(exchange.received_bytes),
-               chunks_of(exchange.sent_bytes, exchange.slice_bytes));
+  taker.finish();
 }
 
 }  // namespace
@@ -296,10 +327,15 @@ void launch_slot_wait(const Group& group, std::uint32_t used, StreamView stream)
   check_launch("wait_for_slot");
 }
 
-void launch_slice_copy(const Group& group, std::byte* to, const std::byte* from,
-                       std::uint64_t bytes, std::uint32_t* full, DType dtype, StreamView stream) {
+void launch_slice_signal(const Group& group, std::uint32_t* full, StreamView stream) {
+  signal_slice<<<1, 1, 0, stream.get()>>>(group, full);
+  check_launch("signal_slice");
+}
+
+void launch_slice_copy(std::byte* to, const std::byte* from, std::uint64_t bytes, DType dtype,
+                       StreamView stream) {
   with_copy_type(dtype, [&]<class T>() {
-    copy_slice<T><<<kCopyBlocks, kThreads, 0, stream.get()>>>(group, to, from, bytes, full);
+    copy_slice<T><<<kCopyBlocks, kThreads, 0, stream.get()>>>(to, from, bytes);
   });
   check_launch("copy_slice");
 }
@@ -334,6 +370,7 @@ void load_slice_kernels() {
     });
   }
   load_kernel(wait_for_slot);
+  load_kernel(signal_slice);
   load_kernel(make_blank);
 }
 

@@ -73,8 +73,6 @@ struct PeerCommunicator::State {
     load_slice_kernels();
     check(cudaMemset(arena.data(), 0, arena.bytes()), "cudaMemset");
     check(cudaMemset(progress.data(), 0, progress.bytes()), "cudaMemset");
-    const std::uint32_t one = 1;
-    check(cudaMemcpy(&progress.as<Progress>()->one, &one, sizeof(one), cudaMemcpyDefault), "one");
     if (group.slices_offset != 0) {
       launch_make_blank(arena.data() + group.slices_offset, arena.bytes() - group.slices_offset,
                         nullptr);

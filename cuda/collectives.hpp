@@ -63,14 +63,16 @@ struct PeerSettings {
   int push_lead = 1;
   std::size_t slot_bytes = 16384;  ///< of a slot in a queue, a multiple of 4096
   int slots = 4;                   ///< of a queue
-  /// Takes staging memory (slices x slice_bytes) and streams for Algorithm::CopyEngines, in groups
-  /// of two ranks; without, Auto does not choose it.
+  /// Takes staging memory (head_bytes + slices x slice_bytes) and streams for
+  /// Algorithm::CopyEngines, in groups of two ranks; without, Auto does not choose it.
   bool copy_engines = true;
-  std::size_t slice_bytes = std::size_t{128} << 20;  ///< most that a copy engine carries at once
+  std::size_t slice_bytes = std::size_t{256} << 20;  ///< most that a copy engine carries at once
   int slices = 2;                                    ///< that fit into the staging memory
-  /// Of the kernel that takes slices, at most 128. It waits for the peer on every multiprocessor
-  /// that it gets.
-  int slice_blocks = 128;
+  /// What a kernel carries of each run while copy engines start, a multiple of 1 MiB.
+  std::size_t head_bytes = std::size_t{2} << 20;
+  /// Of the kernel that takes slices, at most 128. They wait for each other: all of them must fit
+  /// on the GPU beside what else runs there.
+  int slice_blocks = 64;
 };
 
 /// Scales of a reduction: result = post * op(pre * value of each rank). Floating types only.

@@ -2,9 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-
 #include "cuda/collective_kernels.hpp"
+#include "cuda/collective_plan.hpp"
 #include "cuda/error.hpp"
 #include "tersum/error.hpp"
 
@@ -36,15 +35,14 @@ Region received_by(const Group& group, const Exchange& exchange) noexcept {
 }  // namespace
 
 CopyEngines::CopyEngines(const PeerSettings& settings)
-    : slice_bytes_(settings.slice_bytes),
-      slots_(static_cast<std::uint32_t>(settings.slices)),
-      blocks_(settings.slice_blocks) {}
+    : shape_(slice_shape(settings)), blocks_(settings.slice_blocks) {}
 
 void CopyEngines::run(const Group& group, const Exchange& exchange, DType dtype,
                       StreamView stream) const {
   const int rank = group.rank;
   const Region sent = sent_by(group, exchange), received = received_by(group, exchange);
   SliceExchange slices{};
+  slices.sent = sent.begin;
   slices.own = exchange.input + exchange.send[rank].offset;
   slices.output = const_cast<std::byte*>(received.begin);
   slices.kept = exchange.output + exchange.place[rank].offset;
@@ -53,8 +51,7 @@ void CopyEngines::run(const Group& group, const Exchange& exchange, DType dtype,
   if (!exchange.combine && slices.own != slices.kept) {
     slices.kept_bytes = exchange.place[rank].bytes;
   }
-  slices.slice_bytes = slice_bytes_;
-  slices.slots = slots_;
+  slices.shape = shape_;
   slices.combine = exchange.combine;
   slices.aligned = exchange.aligned;
   slices.in_place = sent.meets(received);
@@ -63,43 +60,44 @@ void CopyEngines::run(const Group& group, const Exchange& exchange, DType dtype,
     throw Error(Code::InvalidArgument, "input and output overlap, but are not in place");
   }
   slices.arithmetic = exchange.arithmetic;
-  forked_.record(stream);
-  for (const Side* side : {&copies_, &credits_}) side->stream.wait(forked_);
-  copy_slices(group, exchange, dtype);
+  const auto sides = {&copies_, &signals_, &credits_};
+  const bool copies = shape_.count(sent.bytes) > 1;
+  if (copies) {
+    forked_.record(stream);
+    for (const Side* side : sides) side->stream.wait(forked_);
+    copy_slices(group, slices, dtype);
+  }
   launch_slices(group, slices, dtype, blocks_, stream);
-  for (const Side* side : {&copies_, &credits_}) {
+  if (!copies) return;
+  for (const Side* side : sides) {
     side->reached.record(side->stream);
     stream.wait(side->reached);
   }
 }
 
-void CopyEngines::copy_slices(const Group& group, const Exchange& exchange, DType dtype) const {
+void CopyEngines::copy_slices(const Group& group, const SliceExchange& slices, DType dtype) const {
   const int peer = 1 - group.rank;
-  const Region run = sent_by(group, exchange);
-  const bool whole_words = reinterpret_cast<std::uintptr_t>(run.begin) % 4 == 0;
+  const bool whole_words = reinterpret_cast<std::uintptr_t>(slices.sent) % 4 == 0;
   auto& board = *reinterpret_cast<Board*>(group.arena[peer]);
-  std::uint32_t index = 0;
-  for (std::uint64_t start = 0; start < run.bytes; start += slice_bytes_, ++index) {
-    const std::uint32_t slot = index % slots_;
-    std::byte* to = group.arena[peer] + group.slices_offset + slot * slice_bytes_;
-    const std::byte* from = run.begin + start;
-    const std::uint64_t bytes = std::min<std::uint64_t>(run.bytes - start, slice_bytes_);
-    std::uint32_t* full = &board.slice_full[slot].value;
-    if (index >= slots_) {
-      launch_slot_wait(group, index + 1 - slots_, credits_.stream);
+  for (std::uint32_t index = 1; index < shape_.count(slices.sent_bytes); ++index) {
+    const Range slice = shape_.slice(slices.sent_bytes, index);
+    const std::uint32_t slot = shape_.slot(index);
+    std::byte* to = group.arena[peer] + group.slices_offset + shape_.slot_offset(slot);
+    if (shape_.reuses_slot(index)) {
+      launch_slot_wait(group, index + 1 - shape_.slots, credits_.stream);
       credits_.reached.record(credits_.stream);
       copies_.stream.wait(credits_.reached);
     }
-    if (!whole_words) {
-      launch_slice_copy(group, to, from, bytes, full, dtype, copies_.stream);
-      continue;
-    }
-    const auto copy = [&](void* target, const void* source, std::size_t length) {
-      check(cudaMemcpyAsync(target, source, length, cudaMemcpyDeviceToDevice, copies_.stream.get()),
+    if (whole_words) {
+      check(cudaMemcpyAsync(to, slices.sent + slice.offset, slice.bytes, cudaMemcpyDeviceToDevice,
+                            copies_.stream.get()),
             "copy to the peer");
-    };
-    copy(to, from, bytes);
-    copy(full, &group.progress->one, sizeof(std::uint32_t));
+    } else {
+      launch_slice_copy(to, slices.sent + slice.offset, slice.bytes, dtype, copies_.stream);
+    }
+    copies_.reached.record(copies_.stream);
+    signals_.stream.wait(copies_.reached);
+    launch_slice_signal(group, &board.slice_full[slot].value, signals_.stream);
   }
 }
 

@@ -25,13 +25,13 @@ class CopyEngines {
     Event reached;  // the latest point that another stream waits for
   };
 
-  void copy_slices(const Group& group, const Exchange& exchange, DType dtype) const;
+  void copy_slices(const Group& group, const SliceExchange& slices, DType dtype) const;
 
-  std::size_t slice_bytes_;
-  std::uint32_t slots_;
+  SliceShape shape_;
   int blocks_;
   Event forked_;
   Side copies_;
+  Side signals_;  // that a slice has been copied
   Side credits_;  // waits for slots
 };
 

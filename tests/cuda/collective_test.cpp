@@ -25,7 +25,7 @@ PeerSettings test_settings() {
   settings.timeout = milliseconds(4'000);
   settings.cell_blocks = 16;  // ranks that share a GPU must fit on it together
   settings.push_blocks = 16;
-  settings.slice_bytes = std::size_t{1} << 20;
+  settings.slice_bytes = settings.head_bytes = std::size_t{1} << 20;
   settings.slice_blocks = 16;
   return settings;
 }
@@ -242,8 +242,11 @@ TEST_F(CollectiveTest, CopyEnginesReplayInAGraph) {
     test.algorithm = Algorithm::CopyEngines;
     test.count = 3'000'000;
     const Graph graph(rank.stream(), [&] {
-      rank.submit(test, rank.input(), rank.output());
-      rank.submit(test, rank.input(), rank.output());
+      CollectiveCase small;
+      for (int i = 0; i < 3; ++i) {
+        rank.submit(test, rank.input(), rank.output());
+        rank.submit(small, rank.output(), rank.output() + CollectiveRank::kCapacity / 2);
+      }
     });
     for (int i = 0; i < 20; ++i) graph.launch(rank.stream());
     rank.stream().synchronize();
