@@ -10,6 +10,33 @@
 
 namespace tersum {
 
+namespace {
+
+// A slice costs some 50 us between GPUs, which move several MiB in that time.
+constexpr std::size_t kPeerSliceBytes = std::size_t{32} << 20;
+
+/// The settings, with other sizes where these are the defaults and all gradients are on GPUs of one
+/// host.
+Config sizes_for_links(Config config, const Session& session, const runtime::Group& group,
+                       const std::vector<Gradient>& gradients) {
+  const Config defaults;
+  const auto& members = group.members();
+  const bool peers = std::ranges::all_of(members, [&](int member) {
+    return session.host_of(member) == session.host_of(members.front());
+  });
+  const auto on_device = [](const Gradient& gradient) {
+    return gradient.memory == MemoryType::Cuda;
+  };
+  if (!peers || !std::ranges::all_of(gradients, on_device)) return config;
+  if (config.slice_bytes == defaults.slice_bytes) config.slice_bytes = kPeerSliceBytes;
+  if (config.bucket_bytes == defaults.bucket_bytes)
+    config.bucket_bytes = std::max(config.bucket_bytes, config.slice_bytes);
+  if (config.credit_bytes == defaults.credit_bytes) config.credit_bytes = 8 * kPeerSliceBytes;
+  return config;
+}
+
+}  // namespace
+
 ExchangeState::ExchangeState(const Communicator& communicator, std::vector<Gradient> gradients,
                              const ExchangeOptions& options)
     : parent_(communicator.state()),
@@ -48,6 +75,7 @@ void ExchangeState::build_plan(const ExchangeOptions& options) {
       options.compressor_rules.value_or(config.compressor_rules),
       options.compress_min_bytes.value_or(config.compress_min_bytes));
   seed_ = options.seed.value_or(config.seed);
+  const Config sizes = sizes_for_links(config, *session_, *parent_->group, gradients_);
   std::vector<scheduler::PlanInput> inputs;
   tracks_.resize(gradients_.size());
   std::uint64_t elements = 0;
@@ -80,12 +108,12 @@ void ExchangeState::build_plan(const ExchangeOptions& options) {
     elements += gradient.count;
     index_.emplace(gradient.key, i);
   }
-  plan_ = scheduler::make_plan(inputs, {options.bucket_bytes.value_or(config.bucket_bytes),
-                                        options.slice_bytes.value_or(config.slice_bytes)});
+  plan_ = scheduler::make_plan(inputs, {options.bucket_bytes.value_or(sizes.bucket_bytes),
+                                        options.slice_bytes.value_or(sizes.slice_bytes)});
   const auto policy = scheduler::parse_policy(options.policy.value_or(config.policy));
   scheduler::SchedulerOptions schedule;
   schedule.policy = policy;
-  schedule.credit_bytes = options.credit_bytes.value_or(config.credit_bytes);
+  schedule.credit_bytes = options.credit_bytes.value_or(sizes.credit_bytes);
   scheduler_ = std::make_unique<scheduler::Scheduler>(schedule);
   description_ = "operator " + std::string(to_string(op_)) + ", seed " + std::to_string(seed_) +
                  "\n" + scheduler::describe(inputs, plan_);

@@ -240,7 +240,7 @@ TEST_P(DeviceExchange, StreamsWaitForWorksWhileTheHostGoesOn) {
                                    cudaMemcpyDeviceToDevice, next.get()),
                    "cudaMemcpyAsync");
     }
-    next.synchronize();  // copies to pageable memory would hold up all calls of CUDA until then
+    // Its copies to pageable memory wait inside CUDA while works are under way.
     EXPECT_EQ(copies.read(next), expected[r][0]);
     exchange.commit();
   });
