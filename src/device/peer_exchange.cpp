@@ -27,6 +27,16 @@ gpu::AllGatherBlobs blobs_of(Session& session, const std::shared_ptr<Group>& gro
   };
 }
 
+/// What this rank sends to others in an exchange of the slice, headers included.
+std::uint64_t sent_bytes(const SliceJob& job, std::uint64_t ranks) {
+  if (job.dense) return 2 * (ranks - 1) * job.count() * element_bytes(job.dtype) / ranks;
+  const auto parts = whole_parts(job);
+  const std::uint64_t payloads = room_for(*job.compressor, parts);
+  if (job.compressor->traits().aggregation == Aggregation::SparseMerge)
+    return (ranks - 1) * payloads;
+  return (ranks - 1) * (payloads + room_for(*job.reducer, parts)) / ranks;
+}
+
 }  // namespace
 
 /// Memory that is mapped by the others.
@@ -201,6 +211,7 @@ Task<> PeerExchange::exchange(DeviceSlice& slice) {
     deliver(slice);
   }
   op.set_stage(Stage::Exchanging);
+  op.group().sent_bytes += sent_bytes(slice.job(), static_cast<std::uint64_t>(op.size()));
   const auto next = waiting_.extract(++taken_turns_);
   StreamEvent done(slice.device().engine(), slice.device().events(), slice.stream());
   if (next) next.mapped()->happen();
