@@ -67,8 +67,6 @@ Variant parse_variant(const std::string& text) {
       settings.slots = number;
     } else if (key == "slice_bytes") {
       settings.slice_bytes = parse_bytes(value);
-    } else if (key == "head_bytes") {
-      settings.head_bytes = parse_bytes(value);
     } else if (key == "slices") {
       settings.slices = number;
     } else if (key == "slice_blocks") {

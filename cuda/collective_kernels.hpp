@@ -35,12 +35,12 @@ void launch_push(const Group& group, const Exchange& exchange, DType dtype, int 
 void launch_make_blank(std::byte* staging, std::size_t bytes, StreamView stream);
 /// Waits until the peer has taken all slices of earlier operations and `used` of this one.
 void launch_slot_wait(const Group& group, std::uint32_t used, StreamView stream);
-/// Sets `*full` at the peer, behind a copy in `stream`.
-void launch_slice_signal(const Group& group, std::uint32_t* full, StreamView stream);
+/// Tells the peer that one more slice is whole, behind a copy in `stream`.
+void launch_slice_signal(const Group& group, StreamView stream);
 /// Copies a slice whose beginning is no multiple of 4 bytes.
 void launch_slice_copy(std::byte* to, const std::byte* from, std::uint64_t bytes, DType dtype,
                        StreamView stream);
-/// Pushes the head of the run, takes the peer's slices out of the staging memory as they arrive,
+/// Takes the peer's slices out of the staging memory as they arrive,
 /// and ends when the peer has taken all of this rank's.
 void launch_slices(const Group& group, const SliceExchange& exchange, DType dtype, int blocks,
                    StreamView stream);

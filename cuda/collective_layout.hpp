@@ -32,7 +32,7 @@ struct Board {
   Flag present[kMaxPeers];              ///< operation in cells that the peer has begun
   Flag full[kMaxBlocks][kMaxPeers];     ///< chunks that the peer has put into the queue here
   Flag emptied[kMaxBlocks][kMaxPeers];  ///< chunks that the peer has taken out of its queue
-  Flag slice_full[kMaxSlots + 1];       ///< 1: the slice is here, whole; taken back here
+  Flag slice_full[kMaxPeers];           ///< slices of the peer that are here, whole
   Flag slice_emptied[kMaxPeers];        ///< slices from here that the peer has taken
   Flag chunks_left[kMaxBlocks];         ///< chunks from here that have arrived at the peer
 };
@@ -45,11 +45,12 @@ struct Progress {
   std::uint32_t sent[kMaxBlocks][kMaxPeers];      ///< chunks put into a peer's queue
   std::uint32_t received[kMaxBlocks][kMaxPeers];  ///< chunks taken out of a peer's queue here
   std::uint32_t slices_sent;                      ///< before this operation
+  std::uint32_t slices_signalled;                 ///< to the peer, as whole
   std::uint32_t slices_received;                  ///< and taken
-  std::uint32_t slice_taken[kMaxSlots + 1];       ///< blocks that have taken their part of a slice
+  std::uint32_t slice_taken[kMaxSlots];           ///< blocks that have taken their part of a slice
   std::uint32_t chunks_arrived[kMaxBlocks];       ///< of slices, at this rank
   std::uint32_t chunks_left[kMaxBlocks];          ///< of slices, at the peer
-  std::uint32_t pushed_blocks, finished_blocks;   ///< of the running kernel
+  std::uint32_t finished_blocks;                  ///< of the kernel that takes slices
 };
 
 /// Between host and device, in page-locked memory.
@@ -114,42 +115,30 @@ struct Exchange {
 /// type that no arithmetic makes, and no likely integer.
 inline constexpr std::uint32_t kBlank = 0xff8db35au;
 
-/// How a run is cut into slices: the head, which a kernel carries while copy engines start, then
-/// what copy engines carry. The staging memory holds a head and `slots` slices.
+/// How a run is cut into slices, and the staging memory into slots for them.
 struct SliceShape {
-  std::uint64_t head_bytes;   ///< at most, a multiple of 1 MiB
   std::uint64_t slice_bytes;  ///< at most, a multiple of 1 MiB
   std::uint32_t slots;
 
-  /// Slice `index` of a run; beyond the last it has no bytes.
+  /// Slice `index` of a run.
   constexpr Range slice(std::uint64_t run_bytes, std::uint32_t index) const {
-    const std::uint64_t begin = index == 0 ? 0 : head_bytes + (index - 1) * slice_bytes;
+    const std::uint64_t begin = index * slice_bytes;
     if (begin >= run_bytes) return {run_bytes, 0};
-    const std::uint64_t most = index == 0 ? head_bytes : slice_bytes, left = run_bytes - begin;
-    return {begin, most < left ? most : left};
+    return {begin, slice_bytes < run_bytes - begin ? slice_bytes : run_bytes - begin};
   }
   constexpr std::uint32_t count(std::uint64_t run_bytes) const {
-    if (run_bytes <= head_bytes) return run_bytes == 0 ? 0 : 1;
-    return 1 + static_cast<std::uint32_t>((run_bytes - head_bytes + slice_bytes - 1) / slice_bytes);
+    return static_cast<std::uint32_t>((run_bytes + slice_bytes - 1) / slice_bytes);
   }
-  constexpr std::uint32_t slot(std::uint32_t index) const {
-    return index == 0 ? 0 : 1 + (index - 1) % slots;
-  }
-  /// Where a slot begins in the staging memory.
-  constexpr std::uint64_t slot_offset(std::uint32_t slot) const {
-    return slot == 0 ? 0 : head_bytes + (slot - 1) * slice_bytes;
-  }
+  constexpr std::uint32_t slot(std::uint32_t index) const { return index % slots; }
   /// True if the slot of slice `index` has held another one of the same operation.
-  constexpr bool reuses_slot(std::uint32_t index) const { return index > slots; }
-  constexpr std::uint64_t staging_bytes() const { return head_bytes + slots * slice_bytes; }
+  constexpr bool reuses_slot(std::uint32_t index) const { return index >= slots; }
 };
 
 /// One rank's part of an exchange between two by copy engines. Passed by value.
 struct SliceExchange {
-  const std::byte* sent;  ///< values for the peer
-  const std::byte* own;   ///< values that stay here
-  std::byte* output;      ///< of what comes from the peer, or of the reduction with it
-  std::byte* kept;        ///< where `own` goes if nothing is reduced
+  const std::byte* own;  ///< values that stay here
+  std::byte* output;     ///< of what comes from the peer, or of the reduction with it
+  std::byte* kept;       ///< where `own` goes if nothing is reduced
   std::uint64_t sent_bytes, received_bytes, kept_bytes;
   SliceShape shape;
   bool combine, aligned;

@@ -48,8 +48,8 @@ void refuse_unless(bool condition, const std::string& message) {
 AlgorithmTable AlgorithmTable::for_ranks(int size) noexcept {
   AlgorithmTable table;
   if (size <= 2) {
-    table.packets_bytes = 32 * kKiB;
-    table.lines_bytes = 4 * kMiB;
+    table.packets_bytes = 8 * kKiB;
+    table.lines_bytes = 16 * kMiB;
     table.push_bytes = SIZE_MAX;
     table.copy_engines_bytes = size == 2 ? 32 * kMiB : 0;
     return table;
@@ -87,8 +87,6 @@ PeerSettings complete_settings(const PeerSettings& wanted, int size) {
   refuse_unless(settings.slices >= 1 && settings.slices <= kMaxSlots, "slices must be 1 to 64");
   refuse_unless(settings.slice_bytes >= kMiB && settings.slice_bytes % kMiB == 0,
                 "slice_bytes must be a multiple of 1 MiB");
-  refuse_unless(settings.head_bytes >= kMiB && settings.head_bytes % kMiB == 0,
-                "head_bytes must be a multiple of 1 MiB");
   refuse_unless(settings.slice_blocks >= 1 && settings.slice_blocks <= kMaxBlocks,
                 "slice_blocks must be 1 to " + std::to_string(kMaxBlocks));
   return settings;
@@ -124,7 +122,7 @@ std::size_t lay_out(Group& group, const PeerSettings& settings, int rank, int si
   group.slices_offset = 0;
   if (size == 2 && settings.copy_engines) {
     group.slices_offset = round_up(end, kPage);
-    end = group.slices_offset + slice_shape(settings).staging_bytes();
+    end = group.slices_offset + settings.slice_bytes * static_cast<std::size_t>(settings.slices);
   }
   return end;
 }
@@ -220,7 +218,7 @@ int choose_chunks(Exchange& exchange, const PeerSettings& settings, int size) no
 }
 
 SliceShape slice_shape(const PeerSettings& settings) noexcept {
-  return {settings.head_bytes, settings.slice_bytes, static_cast<std::uint32_t>(settings.slices)};
+  return {settings.slice_bytes, static_cast<std::uint32_t>(settings.slices)};
 }
 
 std::uint64_t share_bytes(std::uint64_t bytes, int size) noexcept {

@@ -7,9 +7,6 @@
 // taken. A word that is not blank has arrived. Data that hold this very word, and the end of a run
 // that is no whole vector, wait for the end of their slice, which a kernel behind the copy tells.
 //
-// Copy engines need some microseconds to start, and streams some more to notice that they are done.
-// Meanwhile the link belongs to the head of the run, which the kernel itself stores.
-//
 // In place a result may be written only where the own values have left: each block tells the peer's
 // block of the same number what has arrived here.
 #include "cuda/collective_kernels.hpp"
@@ -43,8 +40,11 @@ __global__ void wait_for_slot(const __grid_constant__ Group group, std::uint32_t
   Watch(group).wait(peer, [&] { return has_reached(load_acquire(&flag), wanted); });
 }
 
-__global__ void signal_slice(const __grid_constant__ Group group, std::uint32_t* full) {
-  if (load_relaxed(&group.progress->failed) == 0) store_release(full, 1);
+__global__ void signal_slice(const __grid_constant__ Group group) {
+  Progress& progress = *group.progress;
+  if (load_relaxed(&progress.failed) != 0) return;
+  const std::uint32_t number = ++progress.slices_signalled;
+  store_release(&board_of(group, 1 - group.rank).slice_full[group.rank].value, number);
 }
 
 /// Does what a copy engine would do, for a run that copy engines might cut inside of words.
@@ -83,30 +83,6 @@ class Taker {
     left_ = group.progress->chunks_left[blockIdx.x];
   }
 
-  /// Stores the first slice into the peer's staging memory.
-  __device__ void push_head() {
-    const std::uint64_t bytes = exchange_.shape.slice(exchange_.sent_bytes, 0).bytes;
-    std::byte* staged = group_.arena[peer_] + group_.slices_offset;
-    for (std::uint64_t at = std::uint64_t{blockIdx.x} * kChunk; at < bytes;
-         at += std::uint64_t{gridDim.x} * kChunk) {
-      const std::uint64_t offset = at + threadIdx.x * 16;
-      uint4 values[kVectors];
-      load(exchange_.sent, bytes, offset, values);
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        const std::uint64_t here = offset + i * kStep;
-        if (here < bytes) store_elements<T, uint4>(staged + here, values[i], true, bytes - here);
-      }
-    }
-    __syncthreads();
-    if (bytes == 0 || threadIdx.x != 0) return;
-    std::uint32_t& pushed = group_.progress->pushed_blocks;
-    __threadfence_system();
-    if (atomicAdd(&pushed, 1u) + 1 != gridDim.x) return;
-    pushed = 0;
-    store_release(&board_of(group_, peer_).slice_full[0].value, 1);
-  }
-
   /// Waits until slices up to `number` have been taken, by all blocks.
   __device__ bool await_taken(std::uint32_t number) {
     const std::uint32_t* taken = &group_.progress->slices_received;
@@ -118,14 +94,15 @@ class Taker {
     return *alive_;
   }
 
-  /// Takes the chunk at `at` in the slice that begins at `start`; false if it will not come.
-  __device__ bool take(std::byte* staged, std::uint64_t start, std::uint32_t slot,
+  /// Takes the chunk at `at` in slice `number`, which begins at `start` in the run; false if it
+  /// will not come.
+  __device__ bool take(std::byte* staged, std::uint64_t start, std::uint32_t number,
                        std::uint64_t at) {
     const std::uint64_t offset = start + at + threadIdx.x * 16;
     uint4 own[kVectors], values[kVectors];
     if constexpr (kCombine) load(exchange_.own, exchange_.received_bytes, offset, own);
     std::byte* from = staged + at + threadIdx.x * 16;
-    if (!await(from, slot, offset, values)) *alive_ = false;
+    if (!await(from, number, offset, values)) *alive_ = false;
     __syncthreads();
     if (!*alive_) return false;
     ++arrived_;
@@ -156,20 +133,16 @@ class Taker {
     }
   }
 
-  /// After a slice: the last block that has taken its part makes its slot free.
-  __device__ bool give_back(std::uint32_t slot, std::uint32_t number) {
+  /// After slice `number`: the last block that has taken its part makes the slot free.
+  __device__ void give_back(std::uint32_t slot, std::uint32_t number) {
     __syncthreads();
-    if (threadIdx.x != 0) return true;
+    if (threadIdx.x != 0) return;
     std::uint32_t& taken = group_.progress->slice_taken[slot];
     __threadfence();
-    if (atomicAdd(&taken, 1u) + 1 != gridDim.x) return true;
-    std::uint32_t& full = board_.slice_full[slot].value;
-    if (!watch_.wait(peer_, [&] { return load_acquire(&full) != 0; })) return false;
-    full = 0;
+    if (atomicAdd(&taken, 1u) + 1 != gridDim.x) return;
     taken = 0;
     store_release(&group_.progress->slices_received, number);
     store_release(&board_of(group_, peer_).slice_emptied[group_.rank].value, number);
-    return true;
   }
 
   /// After the operation; what the last block does ends it.
@@ -212,14 +185,14 @@ class Taker {
 
   /// Waits for this thread's vectors: the last one of the warp first, so that few threads look for
   /// what is not there yet.
-  __device__ bool await(const std::byte* from, std::uint32_t slot, std::uint64_t offset,
+  __device__ bool await(const std::byte* from, std::uint32_t number, std::uint64_t offset,
                         uint4 (&values)[kVectors]) {
     const std::uint64_t end = exchange_.received_bytes;
-    const std::uint32_t* full = &board_.slice_full[slot].value;
+    const std::uint32_t* full = &board_.slice_full[peer_].value;
     const auto arrives = [&](int i) {
       const bool whole = offset + i * kStep + 16 <= end;
       return watch_.wait(peer_, [&] {
-        const bool over = load_acquire(full) != 0;
+        const bool over = has_reached(load_acquire(full), number);
         values[i] = load_volatile(from + i * kStep);
         return over || (whole && has_arrived(values[i]));
       });
@@ -293,24 +266,22 @@ __global__ void __launch_bounds__(kThreads, 1)
   const SliceShape& shape = exchange.shape;
   const std::uint32_t taken_before = group.progress->slices_received;
   Taker<T, kCombine, kSum> taker(group, exchange, &alive);
-  taker.push_head();
   const std::uint64_t end = max(exchange.received_bytes, exchange.kept_bytes);
   for (std::uint32_t index = 0; index < shape.count(end); ++index) {
-    const std::uint32_t slot = shape.slot(index);
+    const std::uint32_t slot = shape.slot(index), number = taken_before + index + 1;
     const Range slice = shape.slice(end, index);
     const bool comes = slice.offset < exchange.received_bytes;
-    std::byte* staged = group.arena[group.rank] + group.slices_offset + shape.slot_offset(slot);
-    if (comes && shape.reuses_slot(index) &&
-        !taker.await_taken(taken_before + index + 1 - shape.slots)) {
-      return;
-    }
+    std::byte* staged = group.arena[group.rank] + group.slices_offset + slot * shape.slice_bytes;
+    if (comes && shape.reuses_slot(index) && !taker.await_taken(number - shape.slots)) return;
     for (std::uint64_t at = std::uint64_t{blockIdx.x} * kChunk; at < slice.bytes;
          at += std::uint64_t{gridDim.x} * kChunk) {
       const std::uint64_t offset = slice.offset + at;
       if (!kCombine && offset < exchange.kept_bytes) taker.keep(offset);
-      if (offset < exchange.received_bytes && !taker.take(staged, slice.offset, slot, at)) return;
+      if (offset < exchange.received_bytes && !taker.take(staged, slice.offset, number, at)) {
+        return;
+      }
     }
-    if (comes && !taker.give_back(slot, taken_before + index + 1)) return;
+    if (comes) taker.give_back(slot, number);
   }
   taker.finish();
 }
@@ -327,8 +298,8 @@ void launch_slot_wait(const Group& group, std::uint32_t used, StreamView stream)
   check_launch("wait_for_slot");
 }
 
-void launch_slice_signal(const Group& group, std::uint32_t* full, StreamView stream) {
-  signal_slice<<<1, 1, 0, stream.get()>>>(group, full);
+void launch_slice_signal(const Group& group, StreamView stream) {
+  signal_slice<<<1, 1, 0, stream.get()>>>(group);
   check_launch("signal_slice");
 }
 

@@ -63,13 +63,11 @@ struct PeerSettings {
   int push_lead = 1;
   std::size_t slot_bytes = 16384;  ///< of a slot in a queue, a multiple of 4096
   int slots = 4;                   ///< of a queue
-  /// Takes staging memory (head_bytes + slices x slice_bytes) and streams for
+  /// Takes staging memory (slices x slice_bytes) and streams for
   /// Algorithm::CopyEngines, in groups of two ranks; without, Auto does not choose it.
   bool copy_engines = true;
   std::size_t slice_bytes = std::size_t{256} << 20;  ///< most that a copy engine carries at once
   int slices = 2;                                    ///< that fit into the staging memory
-  /// What a kernel carries of each run while copy engines start, a multiple of 1 MiB.
-  std::size_t head_bytes = std::size_t{2} << 20;
   /// Of the kernel that takes slices, at most 128. They wait for each other: all of them must fit
   /// on the GPU beside what else runs there.
   int slice_blocks = 64;
@@ -92,13 +90,13 @@ struct Scales {
 ///
 /// Operations of one communicator follow each other: use one stream, or order streams by events.
 /// Several communicators are independent and may run at once, as long as their kernels together fit
-/// on the GPU (a packet kernel has up to 128 blocks of 256 threads, a push kernel up to 128 of
-/// 512).
+/// on the GPU: up to 128 blocks of 512 threads each, 64 with copy engines; of small operations (up
+/// to some 400 KiB) the next one waits on the GPU beside the one that runs.
 ///
 /// Tensors: `count` elements of `dtype`, aligned for their type; 16-byte alignment is fastest.
 /// Values are accumulated in rank order, in fp32 (fp64 for fp64, integers exactly), so all ranks
-/// get the same bits. Count 0 does nothing. Arguments must agree on all ranks; a mismatch ends in
-/// wrong values or a Timeout.
+/// get the same bits. Input and output overlap in place, as told below, or not at all. Count 0 does
+/// nothing. Arguments must agree on all ranks; a mismatch ends in wrong values or a Timeout.
 ///
 /// Errors of arguments are thrown. A failure on the device (peer silent for `timeout`, or abort())
 /// ends all kernels of this communicator at once, leaves the outputs undefined, and shows in
@@ -139,8 +137,7 @@ class PeerCommunicator {
   void all_to_all(const void* input, void* output, std::size_t count, DType dtype,
                   StreamView stream, Algorithm algorithm = Algorithm::Auto);
   /// input[count] goes to `peer`, which calls receive() with the same count and dtype. Other ranks
-  /// need not take part. A rank that sends to a peer and receives from it at once needs
-  /// send_receive().
+  /// need not take part. Two ranks that send to each other at once both call send_receive().
   void send(const void* input, std::size_t count, DType dtype, int peer, StreamView stream);
   void receive(void* output, std::size_t count, DType dtype, int peer, StreamView stream);
   /// Both at once: input[count] to `to`, output[count] from `from`.

@@ -42,7 +42,6 @@ void CopyEngines::run(const Group& group, const Exchange& exchange, DType dtype,
   const int rank = group.rank;
   const Region sent = sent_by(group, exchange), received = received_by(group, exchange);
   SliceExchange slices{};
-  slices.sent = sent.begin;
   slices.own = exchange.input + exchange.send[rank].offset;
   slices.output = const_cast<std::byte*>(received.begin);
   slices.kept = exchange.output + exchange.place[rank].offset;
@@ -61,11 +60,11 @@ void CopyEngines::run(const Group& group, const Exchange& exchange, DType dtype,
   }
   slices.arithmetic = exchange.arithmetic;
   const auto sides = {&copies_, &signals_, &credits_};
-  const bool copies = shape_.count(sent.bytes) > 1;
+  const bool copies = sent.bytes > 0;
   if (copies) {
     forked_.record(stream);
     for (const Side* side : sides) side->stream.wait(forked_);
-    copy_slices(group, slices, dtype);
+    copy_slices(group, sent.begin, sent.bytes, dtype);
   }
   launch_slices(group, slices, dtype, blocks_, stream);
   if (!copies) return;
@@ -75,29 +74,28 @@ void CopyEngines::run(const Group& group, const Exchange& exchange, DType dtype,
   }
 }
 
-void CopyEngines::copy_slices(const Group& group, const SliceExchange& slices, DType dtype) const {
-  const int peer = 1 - group.rank;
-  const bool whole_words = reinterpret_cast<std::uintptr_t>(slices.sent) % 4 == 0;
-  auto& board = *reinterpret_cast<Board*>(group.arena[peer]);
-  for (std::uint32_t index = 1; index < shape_.count(slices.sent_bytes); ++index) {
-    const Range slice = shape_.slice(slices.sent_bytes, index);
-    const std::uint32_t slot = shape_.slot(index);
-    std::byte* to = group.arena[peer] + group.slices_offset + shape_.slot_offset(slot);
+void CopyEngines::copy_slices(const Group& group, const std::byte* input, std::uint64_t bytes,
+                              DType dtype) const {
+  const bool whole_words = reinterpret_cast<std::uintptr_t>(input) % 4 == 0;
+  std::byte* staging = group.arena[1 - group.rank] + group.slices_offset;
+  for (std::uint32_t index = 0; index < shape_.count(bytes); ++index) {
+    const Range slice = shape_.slice(bytes, index);
+    std::byte* to = staging + shape_.slot(index) * shape_.slice_bytes;
     if (shape_.reuses_slot(index)) {
       launch_slot_wait(group, index + 1 - shape_.slots, credits_.stream);
       credits_.reached.record(credits_.stream);
       copies_.stream.wait(credits_.reached);
     }
     if (whole_words) {
-      check(cudaMemcpyAsync(to, slices.sent + slice.offset, slice.bytes, cudaMemcpyDeviceToDevice,
+      check(cudaMemcpyAsync(to, input + slice.offset, slice.bytes, cudaMemcpyDeviceToDevice,
                             copies_.stream.get()),
             "copy to the peer");
     } else {
-      launch_slice_copy(to, slices.sent + slice.offset, slice.bytes, dtype, copies_.stream);
+      launch_slice_copy(to, input + slice.offset, slice.bytes, dtype, copies_.stream);
     }
     copies_.reached.record(copies_.stream);
     signals_.stream.wait(copies_.reached);
-    launch_slice_signal(group, &board.slice_full[slot].value, signals_.stream);
+    launch_slice_signal(group, signals_.stream);
   }
 }
 

@@ -25,7 +25,8 @@ class CopyEngines {
     Event reached;  // the latest point that another stream waits for
   };
 
-  void copy_slices(const Group& group, const SliceExchange& slices, DType dtype) const;
+  void copy_slices(const Group& group, const std::byte* input, std::uint64_t bytes,
+                   DType dtype) const;
 
   SliceShape shape_;
   int blocks_;

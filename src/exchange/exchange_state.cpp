@@ -12,26 +12,28 @@ namespace tersum {
 
 namespace {
 
-// A slice costs some 50 us between GPUs, which move several MiB in that time.
+// A slice has a price whatever its bytes: some 50 us between GPUs of one host, which move several
+// MiB in that time, and the steps of the staging pipeline between hosts.
 constexpr std::size_t kPeerSliceBytes = std::size_t{32} << 20;
+constexpr std::size_t kStagedSliceBytes = std::size_t{16} << 20;
 
-/// The settings, with other sizes where these are the defaults and all gradients are on GPUs of one
-/// host.
+/// The settings; where these are the defaults and all gradients are on GPUs, other sizes.
 Config sizes_for_links(Config config, const Session& session, const runtime::Group& group,
                        const std::vector<Gradient>& gradients) {
   const Config defaults;
+  const auto on_device = [](const Gradient& gradient) {
+    return gradient.memory == MemoryType::Cuda;
+  };
+  if (!std::ranges::all_of(gradients, on_device)) return config;
   const auto& members = group.members();
   const bool peers = std::ranges::all_of(members, [&](int member) {
     return session.host_of(member) == session.host_of(members.front());
   });
-  const auto on_device = [](const Gradient& gradient) {
-    return gradient.memory == MemoryType::Cuda;
-  };
-  if (!peers || !std::ranges::all_of(gradients, on_device)) return config;
-  if (config.slice_bytes == defaults.slice_bytes) config.slice_bytes = kPeerSliceBytes;
+  const std::size_t slice = peers ? kPeerSliceBytes : kStagedSliceBytes;
+  if (config.slice_bytes == defaults.slice_bytes) config.slice_bytes = slice;
   if (config.bucket_bytes == defaults.bucket_bytes)
     config.bucket_bytes = std::max(config.bucket_bytes, config.slice_bytes);
-  if (config.credit_bytes == defaults.credit_bytes) config.credit_bytes = 8 * kPeerSliceBytes;
+  if (config.credit_bytes == defaults.credit_bytes) config.credit_bytes = (peers ? 8 : 4) * slice;
   return config;
 }
 

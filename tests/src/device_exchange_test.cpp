@@ -240,7 +240,7 @@ TEST_P(DeviceExchange, StreamsWaitForWorksWhileTheHostGoesOn) {
                                    cudaMemcpyDeviceToDevice, next.get()),
                    "cudaMemcpyAsync");
     }
-    // Its copies to pageable memory wait inside CUDA while works are under way.
+    next.synchronize();  // copies to pageable memory would hold up what the first step allocates
     EXPECT_EQ(copies.read(next), expected[r][0]);
     exchange.commit();
   });
