@@ -18,8 +18,9 @@ struct TwinParameters;
 
 /// Must be the same on all ranks.
 struct CompressedSettings {
-  /// Most blocks (of 256 threads) of a kernel, 1 to 528; 0: 264. Kernels that wait for each other
-  /// on one GPU must fit on it together: groups that run at once, or several ranks of one group.
+  /// Most blocks (of 256 threads) of a kernel, 1 to 528; 0: 264. An H100 or H200 has room for 396.
+  /// Groups that run at once need a number below that, so that each gets some blocks on every GPU;
+  /// several ranks on one GPU must fit on it together.
   int blocks = 0;
 };
 

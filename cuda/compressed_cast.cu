@@ -28,7 +28,7 @@ struct Cast {
   using Codes = Words<kPerLane>;
   static constexpr int kWords = Codes::kCount;
   static constexpr bool kFeedback = kWithFeedback;
-  static constexpr int kBlocks = 4;
+  static constexpr int kBlocks = 3;
   static constexpr Nan kNan = Nan::Kept;
 
   struct Coded {

@@ -36,9 +36,11 @@ class TileWorker {
   using Context = typename Codec::Context;
   using Rows = typename Codec::Rows;
 
-  __device__ TileWorker(const TileGroup& group, const TileCall& call)
+  /// `staged` is shared memory of this warp.
+  __device__ TileWorker(const TileGroup& group, const TileCall& call, StagedTile (&staged)[2])
       : group_(group),
         call_(call),
+        staged_(staged),
         warp_(threadIdx.x / 32 * gridDim.x + blockIdx.x),  // few tiles go to many multiprocessors
         warps_(gridDim.x * kTileWarps),
         flags_at_(group.flags_of(warp_)),
@@ -50,6 +52,7 @@ class TileWorker {
     base_ = group_.tiles->finished[warp_];
     const Context context(call_);
     std::uint32_t slot = base_ % kRunSlots;  // of the run that is sent
+    fetch(1, 0, 0);
     for (std::uint32_t turn = 0; turn < turns_ + 2; ++turn) {
       const std::uint32_t next = slot + 1 < kRunSlots ? slot + 1 : 0;
       const std::uint32_t last = slot > 0 ? slot - 1 : kRunSlots - 1;
@@ -86,61 +89,103 @@ class TileWorker {
                                                 static_cast<std::uint32_t>(sizeof(Flag)));
   }
 
+  /// Begins to fetch the input of a tile, if it is a whole one.
+  __device__ void fetch(int distance, std::uint32_t turn, std::uint32_t index) {
+    fetched_ ^= 1;
+    if (turn < turns_) {
+      const Tile part = tile(after(distance), turn, index);
+      if (part.whole) staged_[fetched_].fetch(call_.input, part);
+    }
+    StagedTile::end_group();
+  }
+
+  /// The input of a tile, which was fetched, and the fetch of the one after it.
+  __device__ void load(float (&x)[kPerLane], const Tile& part, int distance, std::uint32_t turn,
+                       std::uint32_t index) {
+    const StagedTile& arriving = staged_[fetched_];
+    if (index + 1 < call_.run) {
+      fetch(distance, turn, index + 1);
+    } else if (distance < group_.size) {
+      fetch(distance + 1, turn, 0);
+    } else {
+      fetch(1, turn + 1, 0);
+    }
+    StagedTile::await_all_but_last();
+    if (part.whole) {
+      Rows::load(x, arriving);
+    } else if (part.count > 0) {
+      Rows::load(x, call_.input, part);
+    }
+    __syncwarp();  // all have read before it is fetched into again
+  }
+
   /// Run `turn` of all shares, and the sums of run `turn` - 1 of the own one. False after a
   /// failure.
   __device__ bool send_and_reduce(std::uint32_t turn, std::uint32_t slot, std::uint32_t last_slot,
-                                  const Context& context) const {
+                                  const Context& context) {
     for (int distance = 1; distance <= group_.size + 1; ++distance) {
       const bool reduces = distance > group_.size;
       if (reduces && turn > 0 && !await(turn)) return false;
       if (reduces ? turn == 0 || turn > turns_ : turn >= turns_) continue;
       const int owner = reduces ? group_.rank : after(distance);
-      const std::uint32_t run = reduces ? turn - 1 : turn;
+      Coded next;
+      if (reduces) next = load_coded(Way::ToOwner, 0, last_slot, 0);
       for (std::uint32_t index = 0; index < call_.run; ++index) {
-        const Tile part = tile(owner, run, index);
-        if (part.count == 0) break;
-        encode(part, owner, reduces ? last_slot : slot, index, reduces, context);
+        const Tile part = tile(owner, reduces ? turn - 1 : turn, index);
+        float x[kPerLane];
+        if (reduces) {
+          add_up(x, part, last_slot, index, next);
+        } else {
+          load(x, part, distance, turn, index);
+        }
+        if (part.count == 0) continue;
+        const TileMemory& memory = reduces ? call_.reducer : call_.sender;
+        const Coded coded =
+            encode(x, part, memory, reduces ? kReducerRank : call_.world_rank, context);
+        if (reduces) {
+          hand_out(coded, last_slot, index);
+        } else {
+          Codec::store(coded, call_, tile_at(Way::ToOwner, owner, group_.rank, slot, index));
+        }
       }
       if (!reduces) prefetch(owner, turn + 1);
     }
     return true;
   }
 
-  __device__ void encode(const Tile& part, int owner, std::uint32_t slot, std::uint32_t index,
-                         bool reduces, const Context& context) const {
-    float x[kPerLane];
-    if (reduces) {
-      add_up(x, part, slot, index);
-    } else {
-      Rows::load(x, call_.input, part);
-    }
-    const TileMemory& memory = reduces ? call_.reducer : call_.sender;
+  __device__ Coded encode(float (&x)[kPerLane], const Tile& part, const TileMemory& memory,
+                          std::uint32_t encoder, const Context& context) const {
     const bool feedback = Codec::kFeedback && memory.residual_next != nullptr;
     if (feedback) add_residual<Rows, Codec::kNan>(x, memory.residual, part);
-    const Coded coded =
-        Codec::encode(x, part, call_, context, reduces ? kReducerRank : call_.world_rank, feedback);
+    const Coded coded = Codec::encode(x, part, call_, context, encoder, feedback);
     if (feedback) Rows::store(x, memory.residual_next, part);
-    if (reduces) {
-      for (int distance = 1; distance <= group_.size; ++distance) {
-        Codec::store(coded, call_, tile_at(Way::ToAll, after(distance), group_.rank, slot, index));
-      }
-    } else {
-      Codec::store(coded, call_, tile_at(Way::ToOwner, owner, group_.rank, slot, index));
+    return coded;
+  }
+
+  /// An encoded sum to everybody.
+  __device__ void hand_out(const Coded& coded, std::uint32_t slot, std::uint32_t index) const {
+    for (int distance = 1; distance <= group_.size; ++distance) {
+      Codec::store(coded, call_, tile_at(Way::ToAll, after(distance), group_.rank, slot, index));
     }
   }
 
-  /// The sum or average of what all ranks have sent of a tile.
+  __device__ Coded load_coded(Way way, int source, std::uint32_t slot, std::uint32_t index) const {
+    return Codec::load(call_, tile_at(way, group_.rank, source, slot, index));
+  }
+
+  /// The sum or average of what all ranks have sent of a tile. `next` is what the first has sent,
+  /// then that of the tile after it: each is loaded while the one before it is decoded.
   __device__ void add_up(float (&sum)[kPerLane], const Tile& part, std::uint32_t slot,
-                         std::uint32_t index) const {
-    const auto load = [&](int source) {
-      return Codec::load(call_, tile_at(Way::ToOwner, group_.rank, source, slot, index));
-    };
+                         std::uint32_t index, Coded& next) const {
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) sum[i] = -0.0f;  // which leaves whatever is added as it is
-    Coded next = load(0);
     for (int source = 0; source < group_.size; ++source) {
       const Coded coded = next;
-      if (source + 1 < group_.size) next = load(source + 1);
+      if (source + 1 < group_.size) {
+        next = load_coded(Way::ToOwner, source + 1, slot, index);
+      } else if (index + 1 < call_.run) {
+        next = load_coded(Way::ToOwner, 0, slot, index + 1);
+      }
       Codec::template decode<true>(coded, sum);
     }
     if (call_.divisor != 1.0f) {
@@ -209,15 +254,21 @@ class TileWorker {
     }
   }
 
+  /// Decodes a run of all shares; each tile is loaded while the one before it is decoded.
   __device__ void gather(std::uint32_t turn, std::uint32_t slot) const {
+    Coded next = load_coded(Way::ToAll, after(1), slot, 0);
     for (int distance = 1; distance <= group_.size; ++distance) {
       const int owner = after(distance);
       for (std::uint32_t index = 0; index < call_.run; ++index) {
         const Tile part = tile(owner, turn, index);
-        if (part.count == 0) break;
+        const Coded coded = next;
+        if (index + 1 < call_.run) {
+          next = load_coded(Way::ToAll, owner, slot, index + 1);
+        } else if (distance < group_.size) {
+          next = load_coded(Way::ToAll, after(distance + 1), slot, 0);
+        }
+        if (part.count == 0) continue;
         float x[kPerLane];
-        const Coded coded =
-            Codec::load(call_, tile_at(Way::ToAll, group_.rank, owner, slot, index));
         Codec::template decode<false>(coded, x);
         Codec::keep_poison(coded, x);
         Rows::store(x, call_.output, part);
@@ -227,6 +278,8 @@ class TileWorker {
 
   const TileGroup& group_;
   const TileCall& call_;
+  StagedTile (&staged_)[2];
+  unsigned fetched_ = 0;  // of them: the one that was fetched into last
   std::uint32_t warp_, warps_;
   std::uint64_t flags_at_, runs_at_;  // in every arena
   std::uint32_t base_ = 0, turns_ = 0;
@@ -238,7 +291,8 @@ __global__ void __launch_bounds__(kTileThreads, Codec::kBlocks)
                      const __grid_constant__ TileCall call) {
   begin_after_previous();
   if (load_relaxed(&group.progress->failed) != 0) return;
-  TileWorker<Codec>(group, call).run();
+  __shared__ StagedTile staged[kTileWarps][2];
+  TileWorker<Codec>(group, call, staged[threadIdx.x / 32]).run();
 }
 
 inline bool has_feedback(const TileCall& call) {

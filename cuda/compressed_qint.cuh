@@ -64,7 +64,7 @@ struct QInt {
   using Codes = Words<kBits>;
   using Context = DrawContext<kStochastic>;
   static constexpr bool kFeedback = kWithFeedback;
-  static constexpr int kBlocks = kStochastic || kFeedback || !kOneBlock ? 3 : 4;
+  static constexpr int kBlocks = 3;  // on a multiprocessor at once
   static constexpr Nan kNan = Nan::Any;
   static constexpr int kScales = kOneBlock ? 1 : kTileRows;
   static constexpr std::uint32_t kHalf = 1u << (kBits - 1);

@@ -27,6 +27,33 @@ __device__ inline int lane_id() {
   return static_cast<int>(threadIdx.x % 32);
 }
 
+/// A whole tile on its way from memory, element by element.
+struct alignas(16) StagedTile {
+  float elements[kTile];
+
+  /// Begins to fetch it, with all lanes.
+  __device__ void fetch(const float* from, const Tile& tile) {
+    const float* source = from + tile.first + lane_id() * 4;
+    const auto target =
+        static_cast<std::uint32_t>(__cvta_generic_to_shared(elements + lane_id() * 4));
+#pragma unroll
+    for (int row = 0; row < kTileRows; ++row) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target + row * 512),
+                   "l"(source + row * 128)
+                   : "memory");
+    }
+  }
+  /// Ends a group of fetches, which may be empty.
+  static __device__ void end_group() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  /// Returns when all groups but the last have arrived, for all lanes.
+  static __device__ void await_all_but_last() {
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+    __syncwarp();
+  }
+};
+
 /// Accesses to the end of a share, or unaligned ones: rare, and apart so that they cost the others
 /// nothing.
 static __device__ __noinline__ float4 load4_part(const float* from, std::size_t i,
@@ -56,6 +83,13 @@ struct RowsOfFour {
     }
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) put(x, row, rows[row]);
+  }
+
+  static __device__ void load(float (&x)[kPerLane], const StagedTile& tile) {
+#pragma unroll
+    for (int row = 0; row < kTileRows; ++row) {
+      put(x, row, reinterpret_cast<const float4*>(tile.elements)[row * 32 + lane_id()]);
+    }
   }
 
   static __device__ void store(const float (&x)[kPerLane], float* to, const Tile& tile) {
@@ -105,6 +139,11 @@ struct RowsOfOne {
         x[row] = row * 32u + lane_id() < tile.count ? __ldcs(mine + row * 32) : 0.0f;
       }
     }
+  }
+
+  static __device__ void load(float (&x)[kPerLane], const StagedTile& tile) {
+#pragma unroll
+    for (int row = 0; row < kPerLane; ++row) x[row] = tile.elements[row * 32 + lane_id()];
   }
 
   static __device__ void store(const float (&x)[kPerLane], float* to, const Tile& tile) {
