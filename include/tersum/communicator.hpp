@@ -43,15 +43,15 @@ struct CallOptions {
 /// collective; it sets up the way, blocks for that, and cannot be captured. A failed call leaves
 /// outputs undefined, the CUDA context usable.
 /// - Ranks of one host whose GPUs can map each other's memory (up to 8): calls are kernels, and may
-///   be captured into a CUDA graph. Ranks that disagree where one of them makes a call it has not made
-///   before (other count, dtype, operator, root or scale) get Mismatch, which ends the communicator;
-///   another difference shows as a Timeout (TERSUM_TIMEOUT_MS). The Work of such a first call ends
-///   when all ranks have agreed, too.
-/// - All others: calls go through the hosts' memory, cannot be captured, and are checked as those on
+///   be captured into a CUDA graph. Ranks that disagree where one of them makes a call it has not
+///   made before (other count, dtype, operator, root or scale) get Mismatch, which ends the
+///   communicator; another difference shows as a Timeout (TERSUM_TIMEOUT_MS). The Work of such a
+///   first call ends when all ranks have agreed, too.
+/// - All others: calls go through the hosts' memory, cannot be captured, and are checked as those
+/// on
 ///   host memory are. Between hosts with several ranks each a difference ends the communicator.
-///   Calls of one communicator should be put into streams in the same order on all ranks, as on the
-///   host; processes that drive one GPU from several ranks need CUDA_DEVICE_MAX_CONNECTIONS large
-///   enough for all their streams.
+///   Where several ranks of one process share a GPU, cudaFree() and copies from or to pageable
+///   memory may wait for another rank's stream for ever: free and copy when nothing is under way.
 class Communicator {
  public:
   /// Joins the job described by `config` and the launcher's variables: blocks until all ranks have

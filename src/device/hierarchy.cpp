@@ -80,6 +80,11 @@ Hierarchy::Hierarchy(const Session& session, std::shared_ptr<Group> host,
           settings_of(session)),
       brought_in_(kAhead + 1) {}
 
+void Hierarchy::fail(Engine& engine, const Status& status) const {
+  engine.fail_group(*host_, status, false);
+  engine.fail_group(*counterparts_, status, false);
+}
+
 void Hierarchy::close(Engine& engine) const {
   engine.submit(make_command([&engine, host = host_->id(), counterparts = counterparts_->id()] {
     engine.remove_group(host);
@@ -105,7 +110,7 @@ std::unique_ptr<StagedCall> Hierarchy::make_call(StagingOwner& owner, const Devi
     middle.op = ReduceOp::Sum;
     middle.post_scale /= host_->size() * counterparts_->size();
   }
-  auto staged = std::make_unique<StagedCall>(owner, counterparts_, middle, algorithm);
+  auto staged = std::make_unique<StagedCall>(owner, counterparts_, middle, algorithm, host_);
   const std::size_t element = element_bytes(call.dtype);
   const auto ranks = static_cast<std::size_t>(host_->size());
   const std::size_t shared = call.count * element <= kWholeBytes ? 0 : call.count / unit() * unit();

@@ -39,7 +39,8 @@ class Hierarchy {
   void enqueue(StagingOwner& owner, const DeviceCall& call, StagedCall& staged,
                gpu::StreamView stream);
 
-  const std::shared_ptr<Group>& counterparts() const noexcept { return counterparts_; }
+  /// Fails what is under way in the groups, and what comes. Engine's thread.
+  void fail(Engine& engine, const Status& status) const;
 
   /// Ends the kernels inside the host, now and later. Any thread.
   void abort() noexcept { peers_.abort(); }

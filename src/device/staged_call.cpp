@@ -53,9 +53,10 @@ void StagedSlice::Notice::on_reached(const Status& status) noexcept {
 }
 
 StagedCall::StagedCall(StagingOwner& owner, std::shared_ptr<Group> group, const DeviceCall& call,
-                       Algorithm algorithm)
+                       Algorithm algorithm, std::shared_ptr<Group> witnesses)
     : owner_(owner),
       group_(std::move(group)),
+      witnesses_(std::move(witnesses)),
       call_(call),
       algorithm_(algorithm),
       shape_(call, group_->rank(), group_->size()) {
@@ -94,43 +95,43 @@ void StagedCall::reserve() {
 
 void StagedCall::start(Engine& engine, std::chrono::milliseconds timeout,
                        const Signature& signature) {
+  const auto make = [&](const std::shared_ptr<Group>& group, Operation::Body body) {
+    ++pending_;
+    return std::make_shared<Operation>(engine, group, signature, std::make_shared<WorkState>(),
+                                       timeout, std::move(body));
+  };
   std::vector<std::shared_ptr<Operation>> operations;
   if (call_.kind == CallKind::PointToPoint) {
-    std::vector<StagedSlice*> all;
-    for (StagedSlice& slice : slices_) all.push_back(&slice);
-    operations.push_back(make_operation(
-        engine, timeout, signature,
-        [this](Operation& op) { return call_.sending ? send(op) : receive(op); }, std::move(all)));
+    operations.push_back(
+        make(group_, [this](Operation& op) { return call_.sending ? send(op) : receive(op); }));
+    operations.back()->on_end = [this](const Status& status) { exchange_ended(slices_, status); };
   } else {
-    for (StagedSlice& slice : slices_)
+    for (StagedSlice& slice : slices_) {
       operations.push_back(
-          make_operation(engine, timeout, signature,
-                         [this, &slice](Operation& op) { return exchange(op, slice); }, {&slice}));
+          make(group_, [this, &slice](Operation& op) { return exchange(op, slice); }));
+      operations.back()->on_end = [this, &slice](const Status& status) {
+        exchange_ended(std::span(&slice, 1), status);
+      };
+    }
   }
-  pending_ += static_cast<int>(operations.size());
-  engine.submit(make_command([this, &engine, operations = std::move(operations)] {
+  exchanging_ = static_cast<int>(operations.size());
+  std::shared_ptr<Operation> confirmation;
+  if (witnesses_) {
+    confirmation = make(witnesses_, [this](Operation& op) { return confirm(op); });
+    confirmation->on_end = [this](const Status& status) {
+      if (!status.is_ok()) owner_.on_failed(*this, status);
+      part_ended(status);
+    };
+  }
+  engine.submit(make_command([this, &engine, operations, confirmation] {
     for (StagedSlice& slice : slices_)
       if (slice.in.slot != nullptr) owner_.in_lane().expect(slice.in, slice.vacant);
+    if (confirmation) engine.start(confirmation);
     if (call_.kind == CallKind::PointToPoint)
       engine.start_pair(operations.front(), call_.peer, call_.sending);
     else
       engine.start_slices(operations);
   }));
-}
-
-std::shared_ptr<Operation> StagedCall::make_operation(Engine& engine,
-                                                      std::chrono::milliseconds timeout,
-                                                      const Signature& signature,
-                                                      Operation::Body body,
-                                                      std::vector<StagedSlice*> slices) {
-  auto operation = std::make_shared<Operation>(
-      engine, group_, signature, std::make_shared<WorkState>(), timeout, std::move(body));
-  operation->on_end = [this, slices = std::move(slices)](const Status& status) {
-    if (!status.is_ok()) owner_.on_failed(*this, status);
-    for (const StagedSlice* slice : slices) release(*slice);
-    part_ended(status);
-  };
-  return operation;
 }
 
 template <class Enqueue>
@@ -184,6 +185,13 @@ void StagedCall::on_notice(const StagedSlice::Notice& notice, const Status& stat
   part_ended(status);
 }
 
+void StagedCall::exchange_ended(std::span<const StagedSlice> slices, const Status& status) {
+  if (!status.is_ok()) owner_.on_failed(*this, status);
+  for (const StagedSlice& slice : slices) release(slice);
+  if (--exchanging_ == 0 || !status.is_ok()) exchanged_.happen(status);
+  part_ended(status);
+}
+
 void StagedCall::part_ended(const Status& status) {
   if (failure_.is_ok()) failure_ = status;
   if (--pending_ > 0) return;
@@ -208,6 +216,15 @@ Task<> StagedCall::exchange(Operation& op, StagedSlice& slice) {
   }
   Task<> moving = collective(op, slice);
   co_await moving;
+}
+
+/// A rank whose slices have failed lets streams go on, with anything in them: those who take that
+/// for the result must hear of it before they believe it.
+Task<> StagedCall::confirm(Operation& op) {
+  auto exchanged = exchanged_.in(op);
+  co_await exchanged;
+  Task<> all = barrier(op);
+  co_await all;
 }
 
 Task<> StagedCall::collective(Operation& op, StagedSlice& slice) {

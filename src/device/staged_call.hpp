@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "src/collectives/collectives.hpp"
@@ -69,9 +70,10 @@ class StagingOwner {
 /// happens on the engine's thread.
 class StagedCall {
  public:
-  /// `group`: the ranks that exchange the slots.
+  /// `group`: the ranks that exchange the slots. `witnesses`: ranks that build on each other's
+  /// slots; if given, the call succeeds only if it has so far on all of them.
   StagedCall(StagingOwner& owner, std::shared_ptr<Group> group, const DeviceCall& call,
-             Algorithm algorithm);
+             Algorithm algorithm, std::shared_ptr<Group> witnesses = nullptr);
 
   const DeviceCall& call() const noexcept { return call_; }
   const Group& group() const noexcept { return *group_; }
@@ -102,27 +104,28 @@ class StagedCall {
   friend struct StagedSlice::Notice;
 
   Task<> exchange(Operation& op, StagedSlice& slice);
+  Task<> confirm(Operation& op);
   Task<> collective(Operation& op, StagedSlice& slice);
   Task<> send(Operation& op);
   Task<> receive(Operation& op);
-  std::shared_ptr<Operation> make_operation(Engine& engine, std::chrono::milliseconds timeout,
-                                            const Signature& signature, Operation::Body body,
-                                            std::vector<StagedSlice*> slices);
   template <class Enqueue>
   void expect_notice(const Enqueue& enqueue);
   std::size_t run_bytes(const StagedSlice& slice) const noexcept;
   void release(const StagedSlice& slice) noexcept;
   void on_notice(const StagedSlice::Notice& notice, const Status& status);
+  void exchange_ended(std::span<const StagedSlice> slices, const Status& status);
   void part_ended(const Status& status);
 
   StagingOwner& owner_;
-  const std::shared_ptr<Group> group_;
+  const std::shared_ptr<Group> group_, witnesses_;
   const DeviceCall call_;
   const Algorithm algorithm_;
   const StagedShape shape_;
   const std::shared_ptr<WorkState> work_ = std::make_shared<WorkState>();
   std::vector<StagedSlice> slices_;
   StagedSlice::Notice end_;
+  int exchanging_ = 0;           // operations on slices that have not ended
+  ExternalEvent exchanged_;      // all of them have ended, or the first badly
   std::atomic<int> pending_{1};  // operations, notices, and the enqueueing itself
   Status failure_;               // the first
 };

@@ -159,7 +159,7 @@ void StagedCollectives::enqueue(StagedCall& call, gpu::StreamView stream) {
 void StagedCollectives::abort() noexcept {
   if (!hierarchy_) return;
   hierarchy_->abort();
-  post([this] { engine_->fail_group(*hierarchy_->counterparts(), group_->failure(), false); });
+  post([this] { hierarchy_->fail(*engine_, group_->failure()); });
 }
 
 void StagedCollectives::drain() noexcept {

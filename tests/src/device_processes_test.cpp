@@ -105,16 +105,20 @@ void check_sum(Communicator& communicator, gpu::StreamView stream, std::size_t c
 void survive(Communicator& communicator, gpu::StreamView stream, int signal) {
   Tensor tensor(values_of(communicator.rank(), kCount), stream);
   const auto begin = std::chrono::steady_clock::now();
-  std::vector<Work> works;
   if (communicator.rank() == 1) ::raise(signal);
-  for (int i = 0; i < 8; ++i)
-    works.push_back(communicator.all_reduce(tensor.data(), tensor.data(), kCount, DType::Float32,
-                                            ReduceOp::Sum, {.stream = stream}));
+  std::vector<Work> works;
+  Status refused;
+  for (int i = 0; i < 8 && refused.is_ok(); ++i)
+    refused = thrown_by([&] {  // when the news is here already
+      works.push_back(communicator.all_reduce(tensor.data(), tensor.data(), kCount, DType::Float32,
+                                              ReduceOp::Sum, {.stream = stream}));
+    });
   for (const Work& work : works) {
     const Status status = outcome(work);
     EXPECT_EQ(status.code(), Code::PeerLost) << status.to_string();
     EXPECT_EQ(status.rank(), 1);
   }
+  EXPECT_EQ(communicator.status().code(), Code::PeerLost);
   const Seconds taken = std::chrono::steady_clock::now() - begin;
   stream.synchronize();
   std::printf("rank %d: PeerLost after %.3f s\n", communicator.rank(), taken.count());
