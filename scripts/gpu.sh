@@ -4,7 +4,8 @@
 #   scripts/gpu.sh [directory]          (default: build/gpu-results)
 #
 # Environment: TERSUM_GPU_BUILD (build directory, default build/gpu), NCCL_LIBRARY (path of libnccl.so.2; found in
-# Python's nvidia-nccl package if not set; without it nothing is compared with NCCL).
+# Python's nvidia-nccl package if not set; without it nothing is compared with NCCL), TERSUM_TRACES (CSV files for
+# exchange_replay, separated by spaces).
 # The last line says how many steps passed and failed. Exit status 0 only if none failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -43,7 +44,7 @@ fi
 } > "$results/machine.txt"
 
 step tests 900 "$build/tests/cuda/cuda_test" --gtest_output="json:$results/tests.json"
-for name in device device_pieces device_hosts device_processes device_context; do
+for name in device device_pieces device_exchange device_hosts device_processes device_context; do
   step "${name}_tests" 300 "$build/tests/src/src_${name}_test" --gtest_output="json:$results/${name}_tests.json"
 done
 
@@ -75,6 +76,11 @@ if [ "$(id -u)" -eq 0 ] && command -v ip > /dev/null && command -v tc > /dev/nul
       --device cuda --min 256M --max 256M --iterations 2 --json "$results/emulated_hosts_x$ranks.json"
   done
 fi
+for trace in ${TERSUM_TRACES:-}; do
+  [ "$count" -ge 2 ] || continue
+  step "replay_$(basename "$trace" .csv)" 300 "$build/src/tools/tersum-run" -n 2 -- "$build/bench/exchange/exchange_replay" \
+    "$trace" --json "$results/replay_$(basename "$trace" .csv).json"
+done
 step compressors 600 "$build/bench/compressors_cuda"
 
 cat "$results/machine.txt" "$results"/all_reduce_*.log "$results"/compressed_*.log "$results"/others_*.log \
