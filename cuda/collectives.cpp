@@ -199,6 +199,10 @@ int PeerCommunicator::device() const noexcept {
   return state_->device;
 }
 
+const Group& PeerCommunicator::group() const noexcept {
+  return state_->group;
+}
+
 std::size_t PeerCommunicator::memory_bytes() const noexcept {
   return state_->arena.bytes() + state_->progress.bytes();
 }

@@ -14,6 +14,8 @@
 
 namespace tersum::gpu {
 
+struct Group;
+
 /// How a collective is carried out.
 enum class Algorithm {
   Auto,            ///< by the table in PeerSettings
@@ -156,6 +158,9 @@ class PeerCommunicator {
   /// Collective: waits until all work of this communicator is done on all ranks and ends the
   /// mappings. Nothing may be submitted afterwards. Not to be called after a failure.
   void close();
+
+  /// What other kernels of this room need to take part in the group's failures.
+  const Group& group() const noexcept;
 
   /// Device bytes that the group's communication memory takes here.
   std::size_t memory_bytes() const noexcept;
