@@ -7,6 +7,7 @@
 
 #include "compressors/payload.hpp"
 #include "cuda/compressed_plan.hpp"
+#include "cuda/divide.hpp"
 #include "cuda/error.hpp"
 #include "cuda/twin_methods.hpp"
 
@@ -80,7 +81,7 @@ struct Steps {
 
   void finish_sum(float* values, std::size_t count) const {
     if (op == ReduceOp::Average) {
-      launch_divide(values, count, static_cast<float>(ranks()), stream);
+      divide(stream, values, count, static_cast<float>(ranks()));
     }
   }
 

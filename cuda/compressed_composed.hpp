@@ -17,7 +17,4 @@ std::size_t composed_bytes(const CompressedMethod& method, std::size_t count, in
 void run_composed(PeerCommunicator& peers, const CompressedMethod& method,
                   const CompressedSlice& slice, ReduceOp op, StreamView stream);
 
-/// values[count] /= divisor
-void launch_divide(float* values, std::size_t count, float divisor, StreamView stream);
-
 }  // namespace tersum::gpu

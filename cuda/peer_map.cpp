@@ -1,6 +1,5 @@
 #include "cuda/peer_map.hpp"
 
-#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include <utility>
 
 #include "cuda/buffer.hpp"
+#include "cuda/driver.hpp"
 #include "cuda/error.hpp"
 #include "tersum/error.hpp"
 
@@ -80,20 +80,6 @@ int device_with(const std::array<char, 16>& gpu) {
     if (std::memcmp(properties.uuid.bytes, gpu.data(), gpu.size()) == 0) return device;
   }
   return -1;
-}
-
-// Driver functions, looked up at run time: the library must load where no driver is.
-template <class Function>
-Function* driver_function(const char* name) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t code =
-      cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
-  if (code != cudaSuccess || found != cudaDriverEntryPointSuccess) {
-    cudaGetLastError();
-    return nullptr;
-  }
-  return reinterpret_cast<Function*>(function);
 }
 
 std::uint64_t base_of(const void* data) noexcept {
@@ -246,6 +232,19 @@ int PeerMap::size() const noexcept {
 
 bool PeerMap::is_local(int rank) const noexcept {
   return state_->is_local(rank);
+}
+
+bool PeerMap::has_nvlink() const {
+  for (const Introduction& peer : state_->ranks) {
+    const int other = device_with(peer.gpu);
+    if (other == state_->device) continue;
+    int atomics = 0;
+    check(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, state_->device,
+                                    other),
+          "cudaDeviceGetP2PAttribute");
+    if (atomics == 0) return false;
+  }
+  return true;
 }
 
 PeerBuffers PeerMap::map(Buffer own) {

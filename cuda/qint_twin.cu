@@ -4,6 +4,7 @@
 // a few chunks its elements stay in registers between finding the scale and rounding, so that
 // memory is passed over once. Other blocks are read twice by the warp that owns them.
 #include "compressors/wire_ids.hpp"
+#include "cuda/kernels.hpp"
 #include "cuda/qint_codec.cuh"
 #include "cuda/twin_methods.hpp"
 
@@ -275,6 +276,10 @@ class QIntTwin final : public Twin {
 
 std::unique_ptr<Twin> make_qint_twin(const TwinParameters& parameters) {
   return std::make_unique<QIntTwin>(parameters);
+}
+
+const void* qint_twin_kernel() {
+  return reinterpret_cast<const void*>(encode_twice<Source::Gradient, false>);
 }
 
 }  // namespace tersum::gpu

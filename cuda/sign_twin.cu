@@ -4,6 +4,7 @@
 // it; a ballot over their sign bits is then a word of the payload. Blocks of up to 1024 elements in
 // powers of two stay in registers, others are read twice.
 #include "compressors/wire_ids.hpp"
+#include "cuda/kernels.hpp"
 #include "cuda/sign_codec.cuh"
 #include "cuda/twin_methods.hpp"
 
@@ -149,6 +150,10 @@ class SignTwin final : public Twin {
 
 std::unique_ptr<Twin> make_sign_twin(const TwinParameters& parameters) {
   return std::make_unique<SignTwin>(parameters);
+}
+
+const void* sign_twin_kernel() {
+  return reinterpret_cast<const void*>(encode_twice<Source::Gradient>);
 }
 
 }  // namespace tersum::gpu

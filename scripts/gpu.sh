@@ -4,7 +4,8 @@
 #   scripts/gpu.sh [directory]          (default: build/gpu-results)
 #
 # Environment: TERSUM_GPU_BUILD (build directory, default build/gpu), NCCL_LIBRARY (path of libnccl.so.2; found in
-# Python's nvidia-nccl package if not set; without it nothing is compared with NCCL).
+# Python's nvidia-nccl package if not set; without it nothing is compared with NCCL), TERSUM_TRACES (CSV files for
+# exchange_replay, separated by spaces).
 # The last line says how many steps passed and failed. Exit status 0 only if none failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -29,7 +30,9 @@ step() {  # step <name> <seconds> <command...>
 
 step configure 300 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTERSUM_CUDA=ON -DTERSUM_BENCH=ON
 step build 3600 cmake --build "$build" --target \
-  cuda_test src_device_test collectives_cuda compressed_cuda compressors_cuda tersum-perf
+  cuda_test src_device_test src_device_exchange_test src_device_hosts_test src_device_processes_test \
+  src_device_context_test src_device_pieces_test collectives_cuda compressed_cuda compressors_cuda \
+  exchange_replay tersum-perf tersum-run
 if [ "$failed" -gt 0 ]; then
   echo "$passed passed, $failed failed"
   exit 1
@@ -41,7 +44,9 @@ fi
 } > "$results/machine.txt"
 
 step tests 900 "$build/tests/cuda/cuda_test" --gtest_output="json:$results/tests.json"
-step communicator_tests 300 "$build/tests/src/src_device_test" --gtest_output="json:$results/communicator_tests.json"
+for name in device device_pieces device_exchange device_hosts device_processes device_context; do
+  step "${name}_tests" 300 "$build/tests/src/src_${name}_test" --gtest_output="json:$results/${name}_tests.json"
+done
 
 nccl=${NCCL_LIBRARY:-$(python3 -c "import nvidia.nccl, os
 print(os.path.join(list(nvidia.nccl.__path__)[0], 'lib', 'libnccl.so.2'))" 2> /dev/null)}
@@ -64,6 +69,17 @@ for ranks in 2 4; do
   [ "$count" -ge "$ranks" ] || continue
   step "communicators_x$ranks" 300 "$build/bench/perf/tersum-perf" allreduce -n "$ranks" --device cuda --graph \
     --min 1K --max 256M --factor 4 --json "$results/communicators_x$ranks.json"
+done
+if [ "$(id -u)" -eq 0 ] && command -v ip > /dev/null && command -v tc > /dev/null; then
+  for ranks in 1 2; do
+    step "emulated_hosts_x$ranks" 120 scripts/emulated_hosts.sh -n "$ranks" -- "$build/bench/perf/tersum-perf" allreduce \
+      --device cuda --min 256M --max 256M --iterations 2 --json "$results/emulated_hosts_x$ranks.json"
+  done
+fi
+for trace in ${TERSUM_TRACES:-}; do
+  [ "$count" -ge 2 ] || continue
+  step "replay_$(basename "$trace" .csv)" 300 "$build/src/tools/tersum-run" -n 2 -- "$build/bench/exchange/exchange_replay" \
+    "$trace" --json "$results/replay_$(basename "$trace" .csv).json"
 done
 step compressors 600 "$build/bench/compressors_cuda"
 

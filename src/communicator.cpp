@@ -113,11 +113,7 @@ Work start_pair(CommunicatorState& state, const Signature& signature, const Call
   auto work = std::make_shared<WorkState>();
   auto operation = make_operation(state, signature, options, work, std::move(body));
   engine.submit(runtime::make_command([&engine, operation, peer, sending]() mutable {
-    auto& group = operation->group();
-    const std::uint64_t number = sending ? group.next_send[peer]++ : group.next_receive[peer]++;
-    const int from = sending ? group.rank() : peer, to = sending ? peer : group.rank();
-    engine.start(std::move(operation), runtime::kPointToPoint | number,
-                 static_cast<std::uint32_t>(from) << 16 | static_cast<std::uint32_t>(to));
+    engine.start_pair(std::move(operation), peer, sending);
   }));
   return Work(std::move(work));
 }
@@ -150,6 +146,7 @@ runtime::DeviceCall device_reduction(CallKind kind, const void* input, void* out
           .op = op,
           .pre_scale = options.pre_scale,
           .post_scale = options.post_scale,
+          .timeout = options.timeout,
           .stream = options.stream};
 }
 
@@ -161,6 +158,7 @@ runtime::DeviceCall device_copy(CallKind kind, const void* input, void* output, 
           .count = count,
           .dtype = dtype,
           .peer = peer,
+          .timeout = options.timeout,
           .stream = options.stream};
 }
 

@@ -49,6 +49,9 @@ const std::vector<SettingRow>& table() {
 
       {"TERSUM_TRANSPORT", Kind::Choice, &Config::transport, false, 0, 0, {"auto", "tcp", "shm"},
        "How data moves; auto: shared memory inside a host, TCP between hosts"},
+      {"TERSUM_DEVICE_STAGING", Kind::Choice, &Config::device_staging, true, 0, 0,
+       {"auto", "pinned", "ucx"},
+       "How device memory crosses hosts: through pinned memory, or given to UCX; auto: pinned"},
       {"TERSUM_SPIN_US", Kind::Microseconds, &Config::spin, false, -1, 1'000'000, {},
        "How long the engine spins before it sleeps; -1: by cores per local rank"},
       {"TERSUM_THREADS", Kind::Integer, &Config::threads, false, 0, 256, {},

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 #include <future>
+#include <map>
 #include <numeric>
 #include <thread>
 
@@ -51,11 +52,21 @@ std::string this_host(const Config& config) {
   return id + name;
 }
 
-Communicator world_of(const Config& config, int rank, int size, std::unique_ptr<Engine> engine,
-                      std::shared_ptr<Trace> trace) {
-  auto session = std::make_shared<Session>(config, rank, size, std::move(engine), std::move(trace));
-  std::vector<int> members(static_cast<std::size_t>(size));
+/// Numbers for host ids: equal ones get equal numbers.
+std::vector<int> number_hosts(const std::vector<std::string>& ids) {
+  std::vector<int> numbers;
+  std::map<std::string, int> known;
+  for (const std::string& id : ids)
+    numbers.push_back(known.emplace(id, static_cast<int>(known.size())).first->second);
+  return numbers;
+}
+
+Communicator world_of(const Config& config, int rank, std::vector<int> hosts,
+                      std::unique_ptr<Engine> engine, std::shared_ptr<Trace> trace) {
+  std::vector<int> members(hosts.size());
   std::iota(members.begin(), members.end(), 0);
+  auto session = std::make_shared<Session>(config, rank, std::move(hosts), std::move(engine),
+                                           std::move(trace));
   auto group = std::make_shared<runtime::Group>(1, rank, members);
   return Communicator(std::make_shared<CommunicatorState>(std::move(session), std::move(group)));
 }
@@ -73,16 +84,16 @@ Communicator alone(const Config& config, int rank) {
   auto engine = std::make_unique<Engine>(
       engine_options(config, 1), std::make_unique<boost::asio::io_context>(1), std::move(transport),
       nullptr, 0, addresses, Logger(config.log, rank), trace);
-  return world_of(config, 0, 1, std::move(engine), std::move(trace));
+  return world_of(config, 0, {0}, std::move(engine), std::move(trace));
 }
 
 }  // namespace
 
-Session::Session(const Config& config, int rank, int size, std::unique_ptr<Engine> engine,
-                 std::shared_ptr<Trace> trace)
+Session::Session(const Config& config, int rank, std::vector<int> hosts,
+                 std::unique_ptr<Engine> engine, std::shared_ptr<Trace> trace)
     : config_(config),
       rank_(rank),
-      size_(size),
+      hosts_(std::move(hosts)),
       trace_(std::move(trace)),
       engine_(std::move(engine)) {}
 
@@ -97,7 +108,7 @@ Session::~Session() {
   }
   // The last handle went in a completion callback: the engine cannot join itself.
   std::thread([end, engine = std::shared_ptr<Engine>(std::move(engine_)), trace = trace_,
-               devices = std::move(devices_)] {
+               devices = std::move(devices_), memories = std::move(memories_)] {
     end(*engine, devices);
   }).detach();
 }
@@ -105,6 +116,11 @@ Session::~Session() {
 void Session::keep(std::shared_ptr<runtime::DeviceCollectives> device) {
   const std::lock_guard lock(mutex_);
   devices_.push_back(std::move(device));
+}
+
+void Session::keep_memory(std::shared_ptr<void> memory) {
+  const std::lock_guard lock(mutex_);
+  memories_.push_back(std::move(memory));
 }
 
 void Session::run_on_engine(const std::function<void()>& function) const {
@@ -148,7 +164,8 @@ Communicator Communicator::connect(const Config& config) try {
       transport::process_environment());
   if (launch.size == 1) return alone(config, launch.rank);
 
-  auto data = transport::make_ucx_transport({config.transport, config.interface});
+  const std::string host = this_host(config);
+  auto data = transport::make_ucx_transport({config.transport, config.interface, host});
   transport::JoinRequest request;
   request.rank = launch.rank;
   request.size = launch.size;
@@ -158,7 +175,7 @@ Communicator Communicator::connect(const Config& config) try {
   request.job = config.job;
   request.secret = config.secret;
   request.settings = agreement_text(config);
-  request.host_id = this_host(config);
+  request.host_id = host;
   request.address = data->address();
   request.join_timeout = config.join_timeout;
   request.heartbeat_timeout = config.heartbeat_timeout;
@@ -167,38 +184,49 @@ Communicator Communicator::connect(const Config& config) try {
   auto control = transport::ControlPlane::join(*context, request);
 
   std::vector<std::vector<std::byte>> addresses;
-  int local_size = 0;
+  std::vector<std::string> hosts;
   for (const auto& member : control->members()) {
     addresses.push_back(member.address);
-    local_size += member.host_id == request.host_id;
+    hosts.push_back(member.host_id);
   }
+  const auto local_size = static_cast<int>(std::count(hosts.begin(), hosts.end(), host));
   auto engine = std::make_unique<Engine>(engine_options(config, local_size), std::move(context),
                                          std::move(data), std::move(control), launch.rank,
                                          addresses, Logger(config.log, launch.rank), trace);
-  return world_of(config, launch.rank, launch.size, std::move(engine), std::move(trace));
+  return world_of(config, launch.rank, number_hosts(hosts), std::move(engine), std::move(trace));
 } catch (...) {
   rethrow_as_error("connect");
 }
 
 std::vector<Communicator> make_local_world(int size, const Config& config,
                                            const TransportDecorator& decorate) {
+  return make_local_world(std::vector<Config>(static_cast<std::size_t>(size), config), decorate);
+}
+
+std::vector<Communicator> make_local_world(const std::vector<Config>& configs,
+                                           const TransportDecorator& decorate) {
+  const int size = static_cast<int>(configs.size());
   auto hub = std::make_shared<transport::LoopbackHub>(size);
   std::vector<std::unique_ptr<transport::Transport>> transports;
   std::vector<std::vector<std::byte>> addresses;
+  std::vector<std::string> hosts;
   for (int rank = 0; rank < size; ++rank) {
     auto transport = transport::make_loopback_transport(hub, rank);
     if (decorate) transport = decorate(rank, std::move(transport));
     addresses.push_back(transport->address());
     transports.push_back(std::move(transport));
+    hosts.push_back(configs[static_cast<std::size_t>(rank)].host_id);
   }
   std::vector<Communicator> world;
   for (int rank = 0; rank < size; ++rank) {
+    const Config& config = configs[static_cast<std::size_t>(rank)];
     auto trace = make_trace(config, rank);
     auto engine = std::make_unique<Engine>(
         engine_options(config, size), std::make_unique<boost::asio::io_context>(1),
         std::move(transports[static_cast<std::size_t>(rank)]), nullptr, rank, addresses,
         Logger(config.log, rank), trace);
-    world.push_back(world_of(config, rank, size, std::move(engine), std::move(trace)));
+    world.push_back(
+        world_of(config, rank, number_hosts(hosts), std::move(engine), std::move(trace)));
   }
   return world;
 }

@@ -20,8 +20,9 @@ namespace tersum {
 /// bounded by TERSUM_SHUTDOWN_TIMEOUT_MS.
 class Session {
  public:
-  Session(const Config& config, int rank, int size, std::unique_ptr<runtime::Engine> engine,
-          std::shared_ptr<Trace> trace);
+  /// hosts[r]: number of the host of rank r; ranks with equal numbers share a host.
+  Session(const Config& config, int rank, std::vector<int> hosts,
+          std::unique_ptr<runtime::Engine> engine, std::shared_ptr<Trace> trace);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -30,21 +31,28 @@ class Session {
   runtime::Engine& engine() const noexcept { return *engine_; }
   Trace& trace() const noexcept { return *trace_; }
   int rank() const noexcept { return rank_; }
-  int size() const noexcept { return size_; }
+  int size() const noexcept { return static_cast<int>(hosts_.size()); }
+  /// The number of the host of a world rank.
+  int host_of(int world_rank) const { return hosts_[static_cast<std::size_t>(world_rank)]; }
 
   /// Keeps `device` until all ranks have said good-bye: until then peers may write into its memory.
   void keep(std::shared_ptr<runtime::DeviceCollectives> device);
+
+  /// The same for other memory that peers may write into.
+  void keep_memory(std::shared_ptr<void> memory);
 
   /// Runs `function` on the engine's thread and waits for it.
   void run_on_engine(const std::function<void()>& function) const;
 
  private:
   const Config config_;
-  const int rank_, size_;
+  const int rank_;
+  const std::vector<int> hosts_;
   std::shared_ptr<Trace> trace_;
   std::unique_ptr<runtime::Engine> engine_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<runtime::DeviceCollectives>> devices_;
+  std::vector<std::shared_ptr<void>> memories_;
 };
 
 /// The state behind Communicator.
@@ -64,6 +72,15 @@ class CommunicatorState {
   std::shared_ptr<runtime::DeviceCollectives> device_;
 };
 
+namespace runtime {
+
+/// What Communicator::split() makes its communicator of: the new group, which the engine has not
+/// been told of yet; null for color < 0. Collective over `parent`; blocks.
+std::shared_ptr<Group> split_group(const Session& session, const std::shared_ptr<Group>& parent,
+                                   int color, int key);
+
+}  // namespace runtime
+
 /// Wraps a transport before it is connected (tests put a faulty one around it).
 using TransportDecorator = std::function<std::unique_ptr<transport::Transport>(
     int rank, std::unique_ptr<transport::Transport>)>;
@@ -72,6 +89,10 @@ using TransportDecorator = std::function<std::unique_ptr<transport::Transport>(
 /// rank r's communicator, to be used by a thread of its own. No control plane: a rank that goes
 /// away without a word is noticed by deadlines only.
 std::vector<Communicator> make_local_world(int size, const Config& config = {},
+                                           const TransportDecorator& decorate = {});
+
+/// The same with settings for each rank: ranks whose host_id differ are on different hosts.
+std::vector<Communicator> make_local_world(const std::vector<Config>& configs,
                                            const TransportDecorator& decorate = {});
 
 }  // namespace tersum

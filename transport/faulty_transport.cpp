@@ -26,6 +26,8 @@ class FaultyTransport final : public Transport, private Listener {
     inner_->connect(rank, addresses, *this);
   }
 
+  void* register_memory(const Buffer& memory) override { return inner_->register_memory(memory); }
+  std::string route(int peer) override { return inner_->route(peer); }
   void post_send(int peer, const Envelope& envelope, ConstBuffer buffer, Request& request) override;
   void post_receive(int peer, const Key& key, Buffer buffer, Request& request) override {
     inner_->post_receive(peer, key, buffer, request);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -83,6 +84,14 @@ class Transport {
   /// below. Throws Error.
   virtual void connect(int rank, const std::vector<std::vector<std::byte>>& addresses,
                        Listener& listener) = 0;
+
+  /// Makes long-lived memory known to the network: give what this returns as the registration of
+  /// buffers inside it. The memory stays until close(). Null if this transport has no use for it.
+  /// Throws Error System.
+  virtual void* register_memory(const Buffer& memory) = 0;
+
+  /// How messages travel to `peer`, in words for people; empty if it has not been decided.
+  virtual std::string route(int peer) = 0;
 
   /// Starts to send buffer to `peer`. The envelope is copied.
   virtual void post_send(int peer, const Envelope& envelope, ConstBuffer buffer,

@@ -222,9 +222,10 @@ void UcxContext::open_worker() {
   }
 }
 
-std::vector<std::byte> UcxContext::address() const {
+std::vector<std::byte> UcxContext::address(Reach reach) const {
   ucp_worker_attr_t attributes{};
-  attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS;
+  attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS | UCP_WORKER_ATTR_FIELD_ADDRESS_FLAGS;
+  attributes.address_flags = reach == Reach::OverNetworks ? UCP_WORKER_ADDRESS_FLAG_NET_ONLY : 0;
   const ucs_status_t status = ucp_worker_query(worker_, &attributes);
   if (status != UCS_OK) {
     throw Error(Code::System, "UCX does not tell its worker's address: " + describe(status));
@@ -235,8 +236,28 @@ std::vector<std::byte> UcxContext::address() const {
   return address;
 }
 
+ucp_mem_h UcxContext::map(const Buffer& memory) {
+  ucp_mem_map_params_t params{};
+  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                      UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
+  params.address = memory.data;
+  params.length = memory.bytes;
+  params.memory_type =
+      memory.memory == MemoryType::Cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+  ucp_mem_h handle = nullptr;
+  const ucs_status_t status = ucp_mem_map(context_, &params, &handle);
+  if (status != UCS_OK) {
+    throw Error(Code::System, "UCX cannot register " + std::to_string(memory.bytes) +
+                                  " bytes of memory: " + describe(status));
+  }
+  mapped_.push_back(handle);
+  return handle;
+}
+
 void UcxContext::destroy() noexcept {
   if (worker_ != nullptr) ucp_worker_destroy(worker_);
+  for (const ucp_mem_h handle : mapped_) ucp_mem_unmap(context_, handle);
+  mapped_.clear();
   if (context_ != nullptr) ucp_cleanup(context_);
   worker_ = nullptr;
   context_ = nullptr;

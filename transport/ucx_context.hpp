@@ -26,8 +26,11 @@ class UcxContext {
   ucp_worker_h worker() const noexcept { return worker_; }
   /// True if this build of UCX can move CUDA memory.
   bool device_memory() const noexcept { return device_memory_; }
-  /// The worker's address.
-  std::vector<std::byte> address() const;
+  enum class Reach { Anywhere, OverNetworks };
+  /// The worker's address, with all its transports or only those that cross hosts.
+  std::vector<std::byte> address(Reach reach) const;
+  /// Registers memory until destroy(). Throws Error System.
+  ucp_mem_h map(const Buffer& memory);
   /// Readable when the armed worker has something to do.
   int descriptor() const noexcept { return descriptor_; }
   /// Destroys worker and context; the destructor does it too.
@@ -39,6 +42,7 @@ class UcxContext {
 
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
+  std::vector<ucp_mem_h> mapped_;
   int descriptor_ = -1;
   bool device_memory_ = false;
 };

@@ -48,7 +48,7 @@ bool UcxTransport::open_endpoint(Peer& peer) {
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.cb = &UcxTransport::on_error;
   params.err_handler.arg = &peer;
-  if (!peer.watched) processes_.add(peer.rank, peer.process);
+  if (!peer.watched && peer.same_host) processes_.add(peer.rank, peer.process);
   peer.watched = true;
   const ucs_status_t status = ucp_ep_create(context_.worker(), &params, &peer.endpoint);
   if (status == UCS_OK) return true;

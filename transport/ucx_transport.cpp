@@ -1,6 +1,11 @@
 #include "transport/ucx_transport.hpp"
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <set>
+#include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "transport/ucx_transport_impl.hpp"
@@ -9,12 +14,38 @@ namespace tersum::transport {
 
 namespace {
 
-/// In front of the UCX address that ranks exchange.
+/// In front of the UCX addresses that ranks exchange: first the one for ranks of the same host,
+/// then the one for others.
 struct AddressHeader {
   std::uint32_t magic = 0x58435554;  // "TUCX"
-  std::uint32_t version = WireHeader::kVersion;
+  std::uint16_t version = 2;
+  std::uint16_t local_bytes = 0;
+  std::uint64_t host = 0;  ///< hash of its name
   ProcessIdentity process;
 };
+
+/// FNV-1a.
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325ull;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return hash;
+}
+
+AddressHeader read_header(int rank, const std::vector<std::byte>& address) {
+  AddressHeader header;
+  const AddressHeader expected;
+  if (address.size() > sizeof(header)) std::memcpy(&header, address.data(), sizeof(header));
+  if (address.size() <= sizeof(header) + header.local_bytes || header.magic != expected.magic ||
+      header.version != expected.version) {
+    throw Error(
+        Code::Mismatch,
+        "the address of rank " + std::to_string(rank) + " (" + std::to_string(address.size()) +
+            " bytes, version " + std::to_string(header.version) +
+            ") is not one of this UCX transport (version " + std::to_string(expected.version) +
+            "); all ranks must use the same transport and version of Tersum");
+  }
+  return header;
+}
 
 /// After so many calls of progress() peers' processes are looked at, which takes a system call.
 constexpr unsigned kCallsPerLook = 1000;
@@ -30,7 +61,10 @@ std::unique_ptr<Transport> make_ucx_transport(const UcxOptions& options) {
 }
 
 UcxTransport::UcxTransport(const UcxOptions& options)
-    : transports_(options.transports), context_(options), processes_(context_.descriptor()) {
+    : transports_(options.transports),
+      host_(hash_of(options.host)),
+      context_(options),
+      processes_(context_.descriptor()) {
   listen();
 }
 
@@ -45,12 +79,16 @@ Capabilities UcxTransport::capabilities() const noexcept {
 }
 
 std::vector<std::byte> UcxTransport::address() const {
-  const std::vector<std::byte> worker = context_.address();
+  const std::vector<std::byte> local = context_.address(UcxContext::Reach::Anywhere),
+                               network = context_.address(UcxContext::Reach::OverNetworks);
   AddressHeader header;
+  header.host = host_;
   header.process = this_process();
-  std::vector<std::byte> address(sizeof(header) + worker.size());
+  header.local_bytes = static_cast<std::uint16_t>(local.size());
+  std::vector<std::byte> address(sizeof(header) + local.size() + network.size());
   std::memcpy(address.data(), &header, sizeof(header));
-  std::memcpy(address.data() + sizeof(header), worker.data(), worker.size());
+  std::memcpy(address.data() + sizeof(header), local.data(), local.size());
+  std::memcpy(address.data() + sizeof(header) + local.size(), network.data(), network.size());
   return address;
 }
 
@@ -59,32 +97,21 @@ void UcxTransport::connect(int rank, const std::vector<std::vector<std::byte>>& 
   if (listener_ != nullptr)
     throw Error(Code::InvalidState, "the UCX transport is connected already");
   check_peer(rank, static_cast<int>(addresses.size()));
-  for (std::size_t r = 0; r < addresses.size(); ++r) {
-    AddressHeader header;
-    const AddressHeader expected;
-    if (addresses[r].size() > sizeof(header)) {
-      std::memcpy(&header, addresses[r].data(), sizeof(header));
-    }
-    if (addresses[r].size() <= sizeof(header) || header.magic != expected.magic ||
-        header.version != expected.version) {
-      throw Error(
-          Code::Mismatch,
-          "the address of rank " + std::to_string(r) + " (" + std::to_string(addresses[r].size()) +
-              " bytes, version " + std::to_string(header.version) +
-              ") is not one of this UCX transport (version " + std::to_string(expected.version) +
-              "); all ranks must use the same transport and version of Tersum");
-    }
-  }
-  for (std::size_t r = 0; r < addresses.size(); ++r) {
+  std::vector<std::unique_ptr<Peer>> peers;
+  for (const auto& address : addresses) {
     auto peer = std::make_unique<Peer>();
     peer->owner = this;
-    peer->rank = static_cast<int>(r);
-    AddressHeader header;
-    std::memcpy(&header, addresses[r].data(), sizeof(header));
+    peer->rank = static_cast<int>(peers.size());
+    const AddressHeader header = read_header(peer->rank, address);
     peer->process = header.process;
-    peer->address.assign(addresses[r].begin() + sizeof(AddressHeader), addresses[r].end());
-    peers_.push_back(std::move(peer));
+    peer->same_host = header.host == host_;
+    const auto local = address.begin() + sizeof(AddressHeader);
+    const auto network = local + header.local_bytes;
+    peer->address.assign(peer->same_host ? local : network,
+                         peer->same_host ? network : address.end());
+    peers.push_back(std::move(peer));
   }
+  peers_ = std::move(peers);
   rank_ = rank;
   listener_ = &listener;
 }
@@ -114,6 +141,34 @@ bool UcxTransport::refuse(Peer& peer, MemoryType memory, Request& request) {
     return false;
   }
   return true;
+}
+
+/// UCX tells only in a text for people, one line for each lane:
+/// "#  lane[0]:  3:tcp/eth0.0 md[2] -> ...".
+std::string UcxTransport::route(int rank) {
+  const Peer& to = peer(rank);
+  if (to.endpoint == nullptr) return {};
+  char* text = nullptr;
+  std::size_t bytes = 0;
+  FILE* stream = open_memstream(&text, &bytes);
+  if (stream == nullptr) return {};
+  ucp_ep_print_info(to.endpoint, stream);
+  std::fclose(stream);
+  std::istringstream lines(text);
+  std::free(text);
+  std::set<std::string> names;
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t lane = line.find("lane[");
+    const std::size_t mark = line.find("]:", lane);
+    if (lane == std::string::npos || mark == std::string::npos) continue;
+    std::string name;
+    std::istringstream(line.substr(mark + 2)) >> name;
+    name = name.substr(name.find(':') + 1);  // its number
+    names.insert(name.substr(0, name.rfind('.')));
+  }
+  std::string route;
+  for (const std::string& name : names) route += (route.empty() ? "" : " ") + name;
+  return route;
 }
 
 void UcxTransport::post_send(int rank, const Envelope& envelope, ConstBuffer buffer,

@@ -17,6 +17,9 @@ struct UcxOptions {
   /// Network device in UCX's words ("eth0", "mlx5_0:1"). Empty: UCX_NET_DEVICES if set, else (for
   /// "tcp" and "auto") the interface of the default route, else the first one that is up.
   std::string interface;
+  /// Which host this is; ranks with equal names share one. Between others only networks are used,
+  /// and no process is watched, even if they run on one machine.
+  std::string host = {};
 };
 
 /// Opens UCX. All ranks of a job must use equal `transports`. Throws Error: System, with UCX's

@@ -25,6 +25,8 @@ class UcxTransport final : public Transport {
   std::vector<std::byte> address() const override;
   void connect(int rank, const std::vector<std::vector<std::byte>>& addresses,
                Listener& listener) override;
+  void* register_memory(const Buffer& memory) override { return context_.map(memory); }
+  std::string route(int peer) override;
   void post_send(int peer, const Envelope& envelope, ConstBuffer buffer, Request& request) override;
   void post_receive(int peer, const Key& key, Buffer buffer, Request& request) override;
   void cancel(Request& request) override;
@@ -40,6 +42,7 @@ class UcxTransport final : public Transport {
     UcxTransport* owner = nullptr;
     int rank = -1;
     ProcessIdentity process;
+    bool same_host = false;
     bool watched = false;
     std::vector<std::byte> address;
     ucp_ep_h endpoint = nullptr;
@@ -115,6 +118,7 @@ class UcxTransport final : public Transport {
   void shut_down(Clock::time_point until);
 
   std::string transports_;
+  std::uint64_t host_;  ///< hash of its name
   UcxContext context_;
   ProcessWatch processes_;
   unsigned calls_since_look_ = 0;  // at processes_, of progress()

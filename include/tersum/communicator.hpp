@@ -37,14 +37,21 @@ struct CallOptions {
 /// fails with the first cause. In place means input == output. Pointers may be null when their
 /// count is 0.
 ///
-/// Device memory: between ranks of one host whose GPUs can map each other's memory (up to 8), all
-/// calls but the v variants and barrier take tensors in device memory, both or none, and put
-/// kernels straight into the stream: the caller is not blocked, its Work is done when the stream
-/// has done it, and calls may be captured into a CUDA graph. The thread's current device is the
-/// rank's GPU. The first such call must be a collective; it sets up the way over peer memory,
-/// blocks for that, and cannot be captured. Ranks that disagree there get Mismatch; later a
-/// difference shows as a Timeout (TERSUM_TIMEOUT_MS). A failed call leaves outputs undefined, the
-/// CUDA context usable.
+/// Device memory: all calls but the v variants and barrier take tensors in device memory, both or
+/// none, and put their work into the stream: the caller is not blocked, its Work is done when the
+/// stream has done it. The thread's current device is the rank's GPU. The first such call must be a
+/// collective; it sets up the way, blocks for that, and cannot be captured. A failed call leaves
+/// outputs undefined, the CUDA context usable.
+/// - Ranks of one host whose GPUs can map each other's memory (up to 8): calls are kernels, and may
+///   be captured into a CUDA graph. Ranks that disagree where one of them makes a call it has not
+///   made before (other count, dtype, operator, root or scale) get Mismatch, which ends the
+///   communicator; another difference shows as a Timeout (TERSUM_TIMEOUT_MS). The Work of such a
+///   first call ends when all ranks have agreed, too.
+/// - All others: calls go through the hosts' memory, cannot be captured, and are checked as those
+/// on
+///   host memory are. Between hosts with several ranks each a difference ends the communicator.
+///   Where several ranks of one process share a GPU, cudaFree() and copies from or to pageable
+///   memory may wait for another rank's stream for ever: free and copy when nothing is under way.
 class Communicator {
  public:
   /// Joins the job described by `config` and the launcher's variables: blocks until all ranks have

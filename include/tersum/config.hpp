@@ -31,6 +31,8 @@ struct Config {
 
   // Transport and engine.
   std::string transport = "auto";  ///< TERSUM_TRANSPORT: auto | tcp | shm
+  std::string device_staging =
+      "auto";  ///< TERSUM_DEVICE_STAGING: auto | pinned | ucx (see docs/architecture.md)
   std::chrono::microseconds spin{
       -1};          ///< TERSUM_SPIN_US: spin before sleeping; -1: by cores per local rank
   int threads = 1;  ///< TERSUM_THREADS: pool threads for compression and reduction; 0: none

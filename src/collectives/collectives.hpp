@@ -25,6 +25,7 @@ struct Reduction {
   DType dtype = DType::Float32;
   ReduceOp op = ReduceOp::Sum;
   double pre_scale = 1.0, post_scale = 1.0;
+  bool may_spoil = false;  ///< a failed call may leave anything in the output, which is no input
 };
 
 enum class Algorithm {

@@ -1,256 +1,64 @@
 #include "src/device/device_collectives.hpp"
 
-#include <cuda_runtime_api.h>
+#include <algorithm>
+#include <bit>
 
-#include <chrono>
-#include <mutex>
-#include <thread>
-
-#include "cuda/collectives.hpp"
+#include "cuda/driver.hpp"
 #include "cuda/error.hpp"
-#include "cuda/event.hpp"
-#include "src/collectives/collectives.hpp"
+#include "src/device/peer_collectives.hpp"
+#include "src/device/staged_collectives.hpp"
 #include "src/session.hpp"
 
 namespace tersum::runtime {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr auto kSpin = std::chrono::microseconds(200);
-constexpr auto kNap = std::chrono::microseconds(50);
-
-/// Events that are waited for and used again.
-class EventPool {
- public:
-  std::unique_ptr<gpu::Event> take() {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!free_.empty()) {
-        auto event = std::move(free_.back());
-        free_.pop_back();
-        return event;
-      }
-    }
-    return std::make_unique<gpu::Event>();
-  }
-  void give(std::unique_ptr<gpu::Event> event) {
-    const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(event));
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<gpu::Event>> free_;
-};
-
-/// Gives every rank the blobs of all ranks, as one operation of the communicator.
-std::vector<std::vector<std::byte>> exchange_blobs(Engine& engine,
-                                                   const std::shared_ptr<Group>& group,
-                                                   std::chrono::milliseconds timeout,
-                                                   std::span<const std::byte> own) {
-  const auto size = static_cast<std::size_t>(group->size());
-  std::vector<std::byte> all(size * own.size());
-  Signature signature;
-  signature.kind = CallKind::DeviceSetup;
-  signature.count = own.size();
-  const std::vector<std::size_t> counts(size, own.size());
-  auto work = std::make_shared<WorkState>();
-  auto operation = std::make_shared<Operation>(
-      engine, group, signature, work, timeout,
-      [&](Operation& op) { return all_gather(op, own.data(), all.data(), counts, DType::UInt8); });
-  engine.submit(
-      make_command([&engine, operation]() mutable { engine.start(std::move(operation)); }));
-  Work(work).wait();
-  std::vector<std::vector<std::byte>> blobs;
-  for (std::size_t r = 0; r < size; ++r) {
-    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(r * own.size());
-    blobs.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(own.size()));
-  }
-  return blobs;
-}
-
-gpu::PeerSettings settings_of(std::chrono::milliseconds timeout) {
-  gpu::PeerSettings settings;
-  settings.timeout = timeout;
-  return settings;
-}
-
-class PeerCollectives;
-
-/// Done when its event is; whoever wants to know looks.
-class DeviceWorkState final : public WorkState,
-                              public std::enable_shared_from_this<DeviceWorkState> {
- public:
-  explicit DeviceWorkState(std::shared_ptr<PeerCollectives> owner);
-  ~DeviceWorkState() override;
-
-  void record(gpu::StreamView stream) { event_->record(stream); }
-  bool look() noexcept override;
-  bool wait_for(std::chrono::nanoseconds timeout) override;
-  void on_complete(std::function<void(const Status&)> callback) override;
-
- private:
-  std::shared_ptr<PeerCollectives> owner_;
-  std::unique_ptr<gpu::Event> event_;
-};
-
-class PeerCollectives final : public DeviceCollectives,
-                              public std::enable_shared_from_this<PeerCollectives> {
- public:
-  PeerCollectives(Engine& engine, std::shared_ptr<Group> group, std::chrono::milliseconds timeout)
-      : engine_(&engine),
-        group_(std::move(group)),
-        peers_(group_->rank(), group_->size(),
-               [this, timeout](std::span<const std::byte> own) {
-                 return exchange_blobs(*engine_, group_, timeout, own);
-               },
-               settings_of(timeout)) {}
-
-  Work start(const DeviceCall& call) override {
-    if (const Status failure = group_->failure(); !failure.is_ok()) throw Error(failure);
-    const gpu::StreamView stream(call.stream);
-    if (stream.is_capturing()) {
-      launch(call, stream);
-      auto captured = std::make_shared<WorkState>();
-      captured->complete(Status::ok());
-      return Work(std::move(captured));
-    }
-    auto work = std::make_shared<DeviceWorkState>(shared_from_this());
-    {
-      const std::lock_guard lock(mutex_);  // one operation after the other, whoever calls
-      launch(call, stream);
-      last_.record(stream);
-    }
-    work->record(stream);
-    work->set_stage(Stage::Exchanging);
-    return Work(std::move(work));
-  }
-
-  void abort() noexcept override { peers_.abort(); }
-
-  void drain() noexcept override {
-    try {
-      last_.synchronize();
-    } catch (const std::exception&) {
-      // The context is broken: nothing runs in it any more.
-    }
-    const std::lock_guard lock(mutex_);
-    if (engine_) engine_->submit(make_command([engine = engine_] { engine->look_at_watched(); }));
-  }
-
-  void close() noexcept override {
-    const std::lock_guard lock(mutex_);
-    engine_ = nullptr;
-  }
-
-  /// How an operation that is over has ended.
-  Status outcome() {
-    Status status = peers_.status();
-    if (status.is_ok()) return status;
-    if (const Status failure = group_->failure(); !failure.is_ok()) return failure;
-    const std::lock_guard lock(mutex_);
-    if (engine_) {
-      engine_->submit(make_command([engine = engine_, group = group_, status] {
-        engine->fail_group(*group, status, true);
-      }));
-    }
-    return status;
-  }
-  void watch(std::shared_ptr<WorkState> work) {
-    const std::lock_guard lock(mutex_);
-    if (engine_) engine_->watch(std::move(work));
-  }
-  EventPool& events() noexcept { return events_; }
-
- private:
-  void launch(const DeviceCall& call, gpu::StreamView stream);
-
-  Engine* engine_;
-  const std::shared_ptr<Group> group_;
-  gpu::PeerCommunicator peers_;
-  EventPool events_;
-  gpu::Event last_;
-  std::mutex mutex_;
-};
-
-void PeerCollectives::launch(const DeviceCall& call, gpu::StreamView stream) {
-  const gpu::Scales scales{call.pre_scale, call.post_scale};
-  switch (call.kind) {
-    case CallKind::AllReduce:
-      return peers_.all_reduce(call.input, call.output, call.count, call.dtype, call.op, stream,
-                               scales);
-    case CallKind::ReduceScatter:
-      return peers_.reduce_scatter(call.input, call.output, call.count, call.dtype, call.op, stream,
-                                   scales);
-    case CallKind::AllGather:
-      return peers_.all_gather(call.input, call.output, call.count, call.dtype, stream);
-    case CallKind::Broadcast:
-      return peers_.broadcast(call.input, call.output, call.count, call.dtype, call.peer, stream);
-    case CallKind::Reduce:
-      return peers_.reduce(call.input, call.output, call.count, call.dtype, call.op, call.peer,
-                           stream, scales);
-    case CallKind::AllToAll:
-      return peers_.all_to_all(call.input, call.output, call.count, call.dtype, stream);
-    case CallKind::PointToPoint:
-      if (call.sending) return peers_.send(call.input, call.count, call.dtype, call.peer, stream);
-      return peers_.receive(call.output, call.count, call.dtype, call.peer, stream);
-    default:
-      throw Error(Code::Unsupported,
-                  std::string(to_string(call.kind)) + " does not work on device memory yet");
-  }
-}
-
-DeviceWorkState::DeviceWorkState(std::shared_ptr<PeerCollectives> owner)
-    : owner_(std::move(owner)), event_(owner_->events().take()) {}
-
-DeviceWorkState::~DeviceWorkState() {
-  owner_->events().give(std::move(event_));
-}
-
-bool DeviceWorkState::look() noexcept {
-  if (done()) return true;
-  try {
-    if (!event_->is_done()) return false;
-    complete(owner_->outcome());
-  } catch (const Error& error) {
-    complete(error.status());
-  }
-  return true;
-}
-
-/// Looks all the time at first, for what ends at once, then leaves the core to others.
-bool DeviceWorkState::wait_for(std::chrono::nanoseconds timeout) {
-  const auto begin = Clock::now();
-  for (;;) {
-    if (look()) return true;
-    const auto waited = Clock::now() - begin;
-    if (waited >= timeout) return false;
-    if (waited > kSpin) std::this_thread::sleep_for(kNap);
-  }
-}
-
-void DeviceWorkState::on_complete(std::function<void(const Status&)> callback) {
-  WorkState::on_complete(std::move(callback));
-  if (!look()) owner_->watch(shared_from_this());
+bool share_a_host(const Session& session, const Group& group) {
+  const auto& members = group.members();
+  return std::all_of(members.begin(), members.end(), [&](int member) {
+    return session.host_of(member) == session.host_of(members.front());
+  });
 }
 
 }  // namespace
 
+Signature signature_of(const DeviceCall& call) noexcept {
+  Signature signature;
+  signature.kind = call.kind;
+  signature.dtype = call.dtype;
+  signature.op = call.op;
+  signature.root = call.kind == CallKind::PointToPoint ? -1 : call.peer;
+  signature.count = call.count;
+  signature.detail = mix(std::bit_cast<std::uint64_t>(call.pre_scale),
+                         std::bit_cast<std::uint64_t>(call.post_scale));
+  signature.step = kDeviceMemory;
+  return signature;
+}
+
+/// Asks the driver: unlike the runtime, it makes no context for that.
 bool is_device_memory(const void* data) noexcept {
-  static const bool available = gpu::has_device();
-  if (!available || data == nullptr) return false;
-  cudaPointerAttributes attributes{};
-  if (cudaPointerGetAttributes(&attributes, data) != cudaSuccess) {
-    cudaGetLastError();
-    return false;
-  }
-  return attributes.type == cudaMemoryTypeDevice;
+  static const auto get_attributes =
+      gpu::has_device()
+          ? gpu::driver_function<decltype(cuPointerGetAttributes)>("cuPointerGetAttributes")
+          : nullptr;
+  if (get_attributes == nullptr || data == nullptr) return false;
+  unsigned type = 0, managed = 0;
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                      CU_POINTER_ATTRIBUTE_IS_MANAGED};
+  void* values[] = {&type, &managed};
+  const CUresult result =
+      get_attributes(2, attributes, values, reinterpret_cast<CUdeviceptr>(data));
+  return result == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE && managed == 0;
 }
 
 std::shared_ptr<DeviceCollectives> open_device_collectives(CommunicatorState& communicator) {
-  return std::make_shared<PeerCollectives>(communicator.session->engine(), communicator.group,
-                                           communicator.session->config().timeout);
+  if (share_a_host(*communicator.session, *communicator.group)) {
+    try {
+      return open_peer_collectives(communicator);
+    } catch (const Error& error) {  // the same on all ranks
+      if (error.code() != Code::Unsupported) throw;
+    }
+  }
+  return open_staged_collectives(communicator);
 }
 
 }  // namespace tersum::runtime

@@ -2,6 +2,7 @@
 // into the caller's stream, past the engine.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 
@@ -26,6 +27,7 @@ struct DeviceCall {
   int peer = -1;         ///< root, or who is sent to or received from
   bool sending = false;  ///< PointToPoint: which end this is
   double pre_scale = 1.0, post_scale = 1.0;
+  std::chrono::milliseconds timeout{0};  ///< 0: TERSUM_TIMEOUT_MS. Peer memory has its own
   Stream stream{};
 };
 
@@ -48,6 +50,9 @@ class DeviceCollectives {
   /// The engine is gone; works that are left only report what has happened to them.
   virtual void close() noexcept = 0;
 };
+
+/// What has to agree on all ranks.
+Signature signature_of(const DeviceCall& call) noexcept;
 
 /// True if `data` is memory of a GPU. False in builds without CUDA and where there is no GPU.
 bool is_device_memory(const void* data) noexcept;

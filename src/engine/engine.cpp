@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -91,7 +92,15 @@ bool Engine::turn() {
   busy |= run_ready();
   std::erase_if(notices_out_, [](const auto& notice) { return notice->complete; });
   retired_.clear();
-  return busy;
+  look_at_polled();
+  return busy || !polled_.empty();
+}
+
+void Engine::look_at_polled() {
+  if (polled_.empty()) return;
+  const auto looked_at = std::exchange(polled_, {});  // what they resume may add more
+  for (Polled* polled : looked_at)
+    if (!polled->look()) polled_.push_back(polled);
 }
 
 bool Engine::run_ready() {
@@ -185,6 +194,27 @@ void Engine::remove_group(std::uint32_t id) {
 void Engine::start(std::shared_ptr<Operation> operation) {
   const std::uint64_t number = operation->group().next_operation++;
   start(std::move(operation), number, 0);
+}
+
+void Engine::start_pair(std::shared_ptr<Operation> operation, int peer, bool sending) {
+  Group& group = operation->group();
+  const std::uint64_t number = sending ? group.next_send[peer]++ : group.next_receive[peer]++;
+  const int from = sending ? group.rank() : peer, to = sending ? peer : group.rank();
+  start(std::move(operation), kPointToPoint | number,
+        static_cast<std::uint32_t>(from) << 16 | static_cast<std::uint32_t>(to));
+}
+
+void Engine::start_slices(const std::vector<std::shared_ptr<Operation>>& slices) {
+  Group& group = slices.front()->group();
+  const std::uint64_t number = group.next_operation++;
+  std::uint32_t index = 0;
+  for (const auto& slice : slices) start(slice, number, index++);
+  // What failed at its start, by early news of a peer, could not take later slices along.
+  const auto failed = std::find_if(slices.begin(), slices.end(),
+                                   [](const auto& slice) { return !slice->cause_.is_ok(); });
+  if (failed == slices.end()) return;
+  const Status cause = (*failed)->cause_;
+  for (const auto& slice : slices) slice->fail(cause);
 }
 
 void Engine::start(std::shared_ptr<Operation> operation, std::uint64_t number,

@@ -49,10 +49,12 @@ void Engine::finish_shutdown(std::vector<std::vector<std::byte>> blobs) noexcept
   // in use.
   transport_->close(job_failure_.is_ok() ? kCloseDeadline : kLastCloseDeadline);
   run_ready();
-  const auto computing = [](const auto& entry) { return entry.second->computing_ > 0; };
-  while (std::any_of(active_.begin(), active_.end(), computing)) {  // the pool will soon be done
+  const auto outside = [](const auto& entry) { return entry.second->outside_ > 0; };
+  while (
+      std::any_of(active_.begin(), active_.end(), outside)) {  // pool and devices will soon be done
     if (!commands_.run_all()) std::this_thread::yield();
     run_ready();
+    look_at_polled();
   }
   while (!active_.empty()) {
     auto operation = active_.begin()->second;

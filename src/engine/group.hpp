@@ -74,7 +74,8 @@ class Group {
 
   /// True if both keys name parts of one operation that fail together.
   virtual bool fail_together(const transport::Key& a, const transport::Key& b) const {
-    return a.operation == b.operation && a.slice == b.slice;
+    const bool pair = (a.operation & kPointToPoint) != 0;  // its slice says who talks to whom
+    return a.operation == b.operation && (!pair || a.slice == b.slice);
   }
   /// Who has a part in the operation, by group rank; the default is everybody, or the two ends of a
   /// send.

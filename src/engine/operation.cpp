@@ -63,12 +63,12 @@ bool Computation::await_ready() {
 }
 
 void Computation::await_suspend(std::coroutine_handle<> waiter) {
-  ++owner_.computing_;
+  ++owner_.outside_;
   owner_.engine_.pool().run([this, waiter] {
     run();
     Operation& owner = owner_;
     owner.engine_.submit(make_command([&owner, waiter] {
-      --owner.computing_;
+      --owner.outside_;
       waiter.resume();
     }));
   });
@@ -171,8 +171,7 @@ void Operation::body_ended(const Status& status) noexcept {
 }
 
 void Operation::finish_if_quiet() {
-  if (body_ended_ && !awaits_verdict_ && in_flight_.empty() && computing_ == 0)
-    engine_.retire(*this);
+  if (body_ended_ && !awaits_verdict_ && in_flight_.empty() && outside_ == 0) engine_.retire(*this);
 }
 
 std::string Operation::missing_ranks() const {

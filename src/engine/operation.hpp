@@ -22,6 +22,7 @@ namespace tersum::runtime {
 
 class Engine;
 class Operation;
+class ExternalEvent;
 
 using Clock = std::chrono::steady_clock;
 
@@ -127,6 +128,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   friend class TransferRequest;
   friend class Transfer;
   friend class Computation;
+  friend class ExternalEvent;
 
   Detached drive();
   void fail(const Status& status);
@@ -148,7 +150,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
   Status cause_;                 ///< first cause, when failed
   bool awaits_verdict_ = false;  ///< a peer seems lost; the job's first cause is being agreed on
   bool body_ended_ = false;
-  int computing_ = 0;
+  int outside_ = 0;  ///< computations and events that it awaits: they will resume it
   std::vector<TransferRequest*> in_flight_;
   std::vector<std::pair<Stage, Clock::time_point>> stages_;
 };

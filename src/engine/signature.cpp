@@ -63,7 +63,10 @@ std::string Signature::describe() const {
   if (kind == CallKind::AllReduce || kind == CallKind::ReduceScatter || kind == CallKind::Reduce)
     text += ", " + std::string(tersum::to_string(op));
   if (root >= 0) text += ", root " + std::to_string(root);
-  if (kind == CallKind::ExchangeSlice) text += ", step " + std::to_string(step);
+  if (kind == CallKind::ExchangeSlice)
+    text += ", step " + std::to_string(step);
+  else if (step == kDeviceMemory)
+    text += ", in device memory";
   return text;
 }
 

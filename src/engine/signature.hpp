@@ -28,6 +28,9 @@ enum class CallKind : std::uint8_t {
 };
 const char* to_string(CallKind kind) noexcept;
 
+/// Signature::step of a collective on tensors in device memory.
+inline constexpr std::uint64_t kDeviceMemory = 1;
+
 /// The parts of a call that must agree on all ranks of its group.
 struct Signature {
   CallKind kind = CallKind::Barrier;
@@ -36,7 +39,7 @@ struct Signature {
   std::int32_t root = -1;
   std::uint64_t count = 0;
   std::uint64_t detail = 0;  ///< hash of what is longer: per-rank counts, scales, the plan
-  std::uint64_t step = 0;    ///< exchanges: the training step
+  std::uint64_t step = 0;    ///< exchanges: the training step; collectives: kDeviceMemory or 0
 
   friend bool operator==(const Signature&, const Signature&) = default;
 

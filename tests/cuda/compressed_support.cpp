@@ -8,6 +8,7 @@
 
 #include "cuda/compressed_composed.hpp"
 #include "cuda/compressed_plan.hpp"
+#include "cuda/divide.hpp"
 #include "cuda/error.hpp"
 #include "cuda/twin_support.hpp"
 
@@ -191,7 +192,7 @@ void CompressedRank::warm_up(const CompressedMethod& method, std::size_t count) 
     twin->decompress_add(*stream_, payload, {}, 1.0f, output(), count, rest, *decoded_);
     stream_->synchronize();
   }
-  launch_divide(output(), count, 1.0f, *stream_);
+  divide(*stream_, output(), count, 1.0f);
 }
 
 void CompressedRank::check(const CompressedCase& test) {

@@ -8,11 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include "cuda/buffer.hpp"
-#include "cuda/device.hpp"
-#include "cuda/error.hpp"
-#include "cuda/stream.hpp"
-#include "src/support.hpp"
+#include "src/device_support.hpp"
 
 namespace tersum::test {
 namespace {
@@ -25,61 +21,14 @@ class Device : public testing::Test {
     world_ = make_world(ranks_);
   }
 
-  /// Calls function(rank, communicator, stream) for every rank, on a GPU of its own.
   template <class Function>
   void on_each_gpu(const Function& function) {
-    each_rank(ranks_, [&](int rank) {
-      gpu::check(cudaSetDevice(rank), "cudaSetDevice");
-      const gpu::Stream stream;
-      function(rank, world_[static_cast<std::size_t>(rank)], stream.view());
-      stream.synchronize();
-    });
+    test::on_each_gpu(world_, function);
   }
 
   int ranks_ = 0;
   World world_;
 };
-
-/// count floats in device memory.
-class Tensor {
- public:
-  Tensor(const std::vector<float>& values, gpu::StreamView stream)
-      : memory_(values.size() * sizeof(float)), count_(values.size()) {
-    gpu::check(cudaMemcpyAsync(data(), values.data(), values.size() * sizeof(float),
-                               cudaMemcpyHostToDevice, stream.get()),
-               "cudaMemcpyAsync");
-  }
-  float* data() { return memory_.as<float>(); }
-  std::size_t count() const { return count_; }
-  std::vector<float> read(gpu::StreamView stream) {
-    std::vector<float> values(count_);
-    gpu::check(cudaMemcpyAsync(values.data(), data(), count_ * sizeof(float),
-                               cudaMemcpyDeviceToHost, stream.get()),
-               "cudaMemcpyAsync");
-    stream.synchronize();
-    return values;
-  }
-
- private:
-  gpu::DeviceBuffer memory_;
-  std::size_t count_;
-};
-
-std::vector<float> values_of(int rank, std::size_t count) {
-  std::vector<float> values(count);
-  for (std::size_t i = 0; i < count; ++i)
-    values[i] = static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 13) % 101);
-  return values;
-}
-
-std::vector<float> sum_of(int ranks, std::size_t count) {
-  std::vector<float> sum(count);
-  for (int rank = 0; rank < ranks; ++rank) {
-    const auto values = values_of(rank, count);
-    for (std::size_t i = 0; i < count; ++i) sum[i] += values[i];
-  }
-  return sum;
-}
 
 TEST_F(Device, AllReduceGoesIntoTheCallersStream) {
   on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
@@ -88,9 +37,8 @@ TEST_F(Device, AllReduceGoesIntoTheCallersStream) {
       const Work work = communicator.all_reduce(tensor.data(), tensor.data(), count, DType::Float32,
                                                 ReduceOp::Sum, {.stream = stream});
       EXPECT_EQ(tensor.read(stream), sum_of(ranks_, count));  // in the order of the stream
-      EXPECT_TRUE(work.done());
+      EXPECT_TRUE(succeeds(work));
       EXPECT_EQ(work.stage(), Stage::Done);
-      work.wait();
     }
   });
 }
@@ -149,8 +97,7 @@ TEST_F(Device, OtherCollectivesWorkTheSameWay) {
     const auto gathered = all.read(stream);
     for (int r = 0; r < ranks_; ++r) {
       const auto part = gathered.begin() + r * static_cast<std::ptrdiff_t>(kCount);
-      EXPECT_TRUE(std::ranges::equal(part, part + kCount, values_of(r, kCount).begin(),
-                                     std::unreachable_sentinel));
+      EXPECT_EQ(std::vector<float>(part, part + kCount), values_of(r, kCount));
     }
 
     communicator.reduce_scatter(all.data(), one.data(), kCount, DType::Float32, ReduceOp::Sum,
@@ -200,6 +147,28 @@ TEST_F(Device, AbortEndsWhatWaitsForAPeer) {
                                            ReduceOp::Sum, options),
                    Error);
     }
+    Tensor other(values_of(rank, 10), stream);  // the GPU goes on working
+    EXPECT_EQ(other.read(stream), values_of(rank, 10));
+  });
+}
+
+TEST_F(Device, RanksThatDisagreeGetMismatch) {
+  if (ranks_ < 2) GTEST_SKIP() << "one GPU only";
+  on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
+    const CallOptions options{.stream = stream};
+    Tensor tensor(values_of(rank, 1000), stream);
+    communicator
+        .all_reduce(tensor.data(), tensor.data(), 1000, DType::Float32, ReduceOp::Sum, options)
+        .wait();
+    const Work work =  // the same bytes: kernels notice nothing
+        communicator.all_reduce(tensor.data(), tensor.data(), 900, DType::Float32,
+                                rank == 0 ? ReduceOp::Max : ReduceOp::Min, options);
+    const Status status = outcome(work);
+    EXPECT_EQ(status.code(), Code::Mismatch);
+    EXPECT_NE(status.message().find("900 fp32, max, in device memory"), std::string::npos)
+        << status.message();
+    EXPECT_EQ(communicator.status().code(), Code::Mismatch);
+    stream.synchronize();
     Tensor other(values_of(rank, 10), stream);  // the GPU goes on working
     EXPECT_EQ(other.read(stream), values_of(rank, 10));
   });

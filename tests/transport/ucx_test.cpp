@@ -59,6 +59,29 @@ TEST(Ucx, WorksOverTheLoopbackInterface) {
   EXPECT_EQ(into, data);
 }
 
+TEST(Ucx, OnlyRanksOfOneHostUseSharedMemory) {
+  Job job({"hosts",
+           [](int ranks) {
+             std::vector<std::unique_ptr<Transport>> made;
+             for (int r = 0; r < ranks; ++r)
+               made.push_back(make_ucx_transport({.interface = "lo", .host = r < 2 ? "a" : "b"}));
+             return made;
+           }},
+          3);
+  const auto data = pattern(1'000'000, 1);
+  for (const int to : {1, 2}) {
+    std::vector<std::byte> into(data.size());
+    TestRequest send, receive;
+    job[to].post_receive(0, envelope(1).key, room(into), receive);
+    job[0].post_send(to, envelope(1), view(data), send);
+    ASSERT_TRUE(job.pump([&] { return send.done() && receive.done(); }));
+    EXPECT_EQ(into, data);
+  }
+  EXPECT_NE(job[0].route(1).find("posix/memory"), std::string::npos) << job[0].route(1);
+  EXPECT_EQ(job[0].route(2), "tcp/lo");
+  EXPECT_EQ(job[2].route(1), "");  // nothing has travelled there yet
+}
+
 TEST(Ucx, RanksThatShareNoTransportFailInsteadOfHanging) {
   std::vector<std::unique_ptr<Transport>> transports;
   transports.push_back(make_ucx_transport({.transports = "shm", .interface = {}}));

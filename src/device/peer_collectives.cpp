@@ -1,0 +1,233 @@
+#include "src/device/peer_collectives.hpp"
+
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "cuda/collectives.hpp"
+#include "cuda/event.hpp"
+#include "src/device/set_up.hpp"
+#include "src/device/shape_check.hpp"
+#include "src/session.hpp"
+
+namespace tersum::runtime {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kSpin = std::chrono::microseconds(200);
+constexpr auto kNap = std::chrono::microseconds(50);
+
+/// Events that are waited for and used again.
+class EventPool {
+ public:
+  std::unique_ptr<gpu::Event> take() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        auto event = std::move(free_.back());
+        free_.pop_back();
+        return event;
+      }
+    }
+    return std::make_unique<gpu::Event>();
+  }
+  void give(std::unique_ptr<gpu::Event> event) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(event));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<gpu::Event>> free_;
+};
+
+gpu::PeerSettings settings_of(std::chrono::milliseconds timeout) {
+  gpu::PeerSettings settings;
+  settings.timeout = timeout;
+  return settings;
+}
+
+class PeerCollectives;
+
+/// Done when its event is; whoever wants to know looks.
+class DeviceWorkState final : public WorkState,
+                              public std::enable_shared_from_this<DeviceWorkState> {
+ public:
+  explicit DeviceWorkState(std::shared_ptr<PeerCollectives> owner);
+  ~DeviceWorkState() override;
+
+  void record(gpu::StreamView stream) { event_->record(stream); }
+  /// It is not done before `check` is, and fails with it.
+  void depend_on(std::shared_ptr<WorkState> check) { check_ = std::move(check); }
+  bool look() noexcept override;
+  bool wait_for(std::chrono::nanoseconds timeout) override;
+  void on_complete(std::function<void(const Status&)> callback) override;
+  void wait_on(Stream stream) override { gpu::StreamView(stream).wait(*event_); }
+
+ private:
+  std::shared_ptr<PeerCollectives> owner_;
+  std::unique_ptr<gpu::Event> event_;
+  std::shared_ptr<WorkState> check_;  // may be null
+};
+
+class PeerCollectives final : public DeviceCollectives,
+                              public std::enable_shared_from_this<PeerCollectives> {
+ public:
+  PeerCollectives(const Session& session, std::shared_ptr<Group> group)
+      : engine_(&session.engine()),
+        group_(std::move(group)),
+        peers_(
+            group_->rank(), group_->size(),
+            [&session, members = group_](std::span<const std::byte> own) {
+              return exchange_blobs(session, members, own);
+            },
+            settings_of(session.config().timeout)),
+        check_(session.engine(), group_, session.config().timeout) {}
+
+  Work start(const DeviceCall& call) override {
+    if (const Status failure = group_->failure(); !failure.is_ok()) throw Error(failure);
+    const gpu::StreamView stream(call.stream);
+    if (stream.is_capturing()) {
+      const std::lock_guard lock(mutex_);
+      check_.begin(signature_of(call));
+      launch(call, stream);
+      auto captured = std::make_shared<WorkState>();
+      captured->complete(Status::ok());
+      return Work(std::move(captured));
+    }
+    auto work = std::make_shared<DeviceWorkState>(shared_from_this());
+    {
+      const std::lock_guard lock(mutex_);  // one operation after the other, whoever calls
+      work->depend_on(check_.begin(signature_of(call)));
+      launch(call, stream);
+      last_.record(stream);
+    }
+    work->record(stream);
+    work->set_stage(Stage::Exchanging);
+    return Work(std::move(work));
+  }
+
+  void abort() noexcept override { peers_.abort(); }
+
+  void drain() noexcept override {
+    try {
+      last_.synchronize();
+    } catch (const std::exception&) {
+      // The context is broken: nothing runs in it any more.
+    }
+    std::unique_lock lock(mutex_);
+    const auto check = check_.last();
+    if (check && engine_ && !engine_->on_engine_thread()) {
+      lock.unlock();  // the engine may need it
+      check->wait();
+      lock.lock();
+    }
+    if (engine_) engine_->submit(make_command([engine = engine_] { engine->look_at_watched(); }));
+  }
+
+  void close() noexcept override {
+    const std::lock_guard lock(mutex_);
+    engine_ = nullptr;
+  }
+
+  /// How an operation that is over has ended.
+  Status outcome() {
+    Status status = peers_.status();
+    if (status.is_ok()) return status;
+    if (const Status failure = group_->failure(); !failure.is_ok()) return failure;
+    const std::lock_guard lock(mutex_);
+    if (engine_) {
+      engine_->submit(make_command([engine = engine_, group = group_, status] {
+        engine->fail_group(*group, status, true);
+      }));
+    }
+    return status;
+  }
+  void watch(std::shared_ptr<WorkState> work) {
+    const std::lock_guard lock(mutex_);
+    if (engine_) engine_->watch(std::move(work));
+  }
+  EventPool& events() noexcept { return events_; }
+
+ private:
+  void launch(const DeviceCall& call, gpu::StreamView stream);
+
+  Engine* engine_;
+  const std::shared_ptr<Group> group_;
+  gpu::PeerCommunicator peers_;
+  ShapeCheck check_;
+  EventPool events_;
+  gpu::Event last_;
+  std::mutex mutex_;
+};
+
+void PeerCollectives::launch(const DeviceCall& call, gpu::StreamView stream) {
+  const gpu::Scales scales{call.pre_scale, call.post_scale};
+  switch (call.kind) {
+    case CallKind::AllReduce:
+      return peers_.all_reduce(call.input, call.output, call.count, call.dtype, call.op, stream,
+                               scales);
+    case CallKind::ReduceScatter:
+      return peers_.reduce_scatter(call.input, call.output, call.count, call.dtype, call.op, stream,
+                                   scales);
+    case CallKind::AllGather:
+      return peers_.all_gather(call.input, call.output, call.count, call.dtype, stream);
+    case CallKind::Broadcast:
+      return peers_.broadcast(call.input, call.output, call.count, call.dtype, call.peer, stream);
+    case CallKind::Reduce:
+      return peers_.reduce(call.input, call.output, call.count, call.dtype, call.op, call.peer,
+                           stream, scales);
+    case CallKind::AllToAll:
+      return peers_.all_to_all(call.input, call.output, call.count, call.dtype, stream);
+    case CallKind::PointToPoint:
+      if (call.sending) return peers_.send(call.input, call.count, call.dtype, call.peer, stream);
+      return peers_.receive(call.output, call.count, call.dtype, call.peer, stream);
+    default:
+      throw Error(Code::Unsupported,
+                  std::string(to_string(call.kind)) + " does not work on device memory yet");
+  }
+}
+
+DeviceWorkState::DeviceWorkState(std::shared_ptr<PeerCollectives> owner)
+    : owner_(std::move(owner)), event_(owner_->events().take()) {}
+
+DeviceWorkState::~DeviceWorkState() {
+  owner_->events().give(std::move(event_));
+}
+
+bool DeviceWorkState::look() noexcept {
+  if (done()) return true;
+  try {
+    if (!event_->is_done() || (check_ && !check_->done())) return false;
+    const Status checked = check_ ? check_->status() : Status::ok();
+    complete(checked.is_ok() ? owner_->outcome() : checked);
+  } catch (const Error& error) {
+    complete(error.status());
+  }
+  return true;
+}
+
+/// Looks all the time at first, for what ends at once, then leaves the core to others.
+bool DeviceWorkState::wait_for(std::chrono::nanoseconds timeout) {
+  const auto begin = Clock::now();
+  for (;;) {
+    if (look()) return true;
+    const auto waited = Clock::now() - begin;
+    if (waited >= timeout) return false;
+    if (waited > kSpin) std::this_thread::sleep_for(kNap);
+  }
+}
+
+void DeviceWorkState::on_complete(std::function<void(const Status&)> callback) {
+  WorkState::on_complete(std::move(callback));
+  if (!look()) owner_->watch(shared_from_this());
+}
+
+}  // namespace
+
+std::shared_ptr<DeviceCollectives> open_peer_collectives(CommunicatorState& communicator) {
+  return std::make_shared<PeerCollectives>(*communicator.session, communicator.group);
+}
+
+}  // namespace tersum::runtime

@@ -1,0 +1,31 @@
+// What opening collectives on device memory needs of the engine: blobs of all ranks, on the host.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "src/engine/operation.hpp"
+
+namespace tersum {
+
+class Session;
+
+namespace runtime {
+
+/// Runs `body` as one operation of `group`. All ranks give the same `count`, which is compared.
+/// Collective, blocks, and throws what the operation ends with.
+void run_operation(const Session& session, const std::shared_ptr<Group>& group, std::uint64_t count,
+                   const Operation::Body& body);
+
+/// Every rank's blob, by rank; all are of one size. As run_operation().
+std::vector<std::vector<std::byte>> exchange_blobs(const Session& session,
+                                                   const std::shared_ptr<Group>& group,
+                                                   std::span<const std::byte> own);
+
+/// True on all ranks if `value` is true on all ranks. As run_operation().
+bool agree(const Session& session, const std::shared_ptr<Group>& group, bool value);
+
+}  // namespace runtime
+}  // namespace tersum

@@ -1,0 +1,101 @@
+#include "src/device/staging_lane.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "cuda/error.hpp"
+
+namespace tersum::runtime {
+
+StagingLane::StagingLane(SlotMemory memory, std::size_t slot_bytes, int slots)
+    : stream_(gpu::StreamPriority::High), slot_bytes_(slot_bytes), slots_(slots) {
+  const std::size_t bytes = slot_bytes * static_cast<std::size_t>(slots);
+  if (memory == SlotMemory::Pinned)
+    pinned_ = gpu::PinnedBuffer(bytes);
+  else
+    device_ = gpu::DeviceBuffer(bytes);
+}
+
+Buffer StagingLane::memory() const noexcept {
+  Buffer all = device_.bytes() > 0 ? Buffer(device_) : Buffer(pinned_);
+  all.registration = registration_;
+  return all;
+}
+
+Buffer StagingLane::part(const Passage& passage, std::size_t offset,
+                         std::size_t bytes) const noexcept {
+  Buffer part = memory();
+  part.data = bytes == 0 ? nullptr : passage.slot + offset;
+  part.bytes = bytes;
+  return part;
+}
+
+std::size_t StagingLane::index_of(const Passage& passage) const noexcept {
+  return (passage.ticket - 1) % static_cast<StreamGate::Ticket>(slots_);
+}
+
+Passage StagingLane::reserve() {
+  Passage passage{nullptr, gate_.take()};
+  passage.slot = static_cast<std::byte*>(memory().data) + index_of(passage) * slot_bytes_;
+  return passage;
+}
+
+namespace {
+
+/// Beyond this stride CUDA has no copy of several runs.
+constexpr std::size_t kLargestStride = (std::size_t{1} << 31) - 1;
+
+void copy_runs(std::byte* to, std::size_t to_stride, const std::byte* from, std::size_t from_stride,
+               const Runs& runs, gpu::StreamView stream) {
+  if (runs.count > 1 && runs.stride <= kLargestStride) {
+    return gpu::check(cudaMemcpy2DAsync(to, to_stride, from, from_stride, runs.bytes, runs.count,
+                                        cudaMemcpyDefault, stream.get()),
+                      "cudaMemcpy2DAsync");
+  }
+  for (std::size_t i = 0; i < runs.count; ++i)
+    gpu::check(cudaMemcpyAsync(to + i * to_stride, from + i * from_stride, runs.bytes,
+                               cudaMemcpyDefault, stream.get()),
+               "cudaMemcpyAsync");
+}
+
+}  // namespace
+
+void OutLane::copy(const Passage& passage, const void* from, const Runs& runs,
+                   StreamListener& arrived) {
+  gate_.hold(stream_, passage.ticket - static_cast<StreamGate::Ticket>(slots()));
+  copy_runs(passage.slot, runs.bytes, static_cast<const std::byte*>(from), runs.stride, runs,
+            stream_);
+  notify(stream_, arrived);
+}
+
+void InLane::copy(const Passage& passage, void* to, const Runs& runs, StreamListener& copied) {
+  gate_.hold(stream_, passage.ticket);
+  copy_runs(static_cast<std::byte*>(to), runs.stride, passage.slot, runs.bytes, runs, stream_);
+  notify(stream_, copied);
+}
+
+bool InLane::is_vacant(StreamGate::Ticket ticket) const noexcept {
+  const StreamGate::Ticket former = ticket - static_cast<StreamGate::Ticket>(slots());
+  return static_cast<std::int32_t>(copied_ - former) >= 0;
+}
+
+void InLane::expect(const Passage& passage, ExternalEvent& vacant) {
+  if (is_vacant(passage.ticket)) return vacant.happen();
+  expected_.emplace_back(passage.ticket, &vacant);
+}
+
+void InLane::forget(const ExternalEvent& vacant) {
+  std::erase_if(expected_, [&](const auto& entry) { return entry.second == &vacant; });
+}
+
+void InLane::on_copied(const Status& status) {
+  ++copied_;
+  while (!expected_.empty() && is_vacant(expected_.front().first)) {
+    ExternalEvent& vacant = *expected_.front().second;
+    expected_.pop_front();
+    vacant.happen(status);
+  }
+}
+
+}  // namespace tersum::runtime

@@ -1,0 +1,111 @@
+// Where streams and the host meet: gates, notices, pinned memory on loan.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+
+#include "src/device/pinned_pool.hpp"
+#include "src/device/stream_gate.hpp"
+#include "src/device/stream_notice.hpp"
+#include "src/device_support.hpp"
+
+namespace tersum::test {
+namespace {
+
+using runtime::PinnedLease;
+using runtime::PinnedPool;
+using runtime::StreamGate;
+
+class DevicePieces : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpu::devices().empty()) GTEST_SKIP() << "no GPU here";
+  }
+};
+
+/// Counts what it is told.
+class Counter final : public runtime::StreamListener {
+ public:
+  void on_reached(const Status& status) noexcept override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_TRUE(status.is_ok());
+    ++count_;
+    told_.notify_all();
+  }
+  bool wait_for(int count) {
+    std::unique_lock lock(mutex_);
+    return told_.wait_for(lock, kHang, [&] { return count_ >= count; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable told_;
+  int count_ = 0;
+};
+
+TEST_F(DevicePieces, AGateLetsStreamsPassInTheOrderOfTickets) {
+  StreamGate gate;
+  const gpu::Stream first, second;
+  const auto a = gate.take(), b = gate.take();
+  gate.hold(first, a);
+  gate.hold(second, b);
+  EXPECT_FALSE(first.view().is_done());
+  gate.open(b);
+  EXPECT_FALSE(second.view().is_done());  // a is before it
+  gate.open(a);
+  first.synchronize();
+  second.synchronize();
+  gate.hold(first, b);  // has been opened
+  first.synchronize();
+}
+
+TEST_F(DevicePieces, AGateLetsEverythingPassInTheEnd) {
+  const gpu::Stream stream;
+  {
+    StreamGate gate;
+    gate.take();
+    gate.hold(stream, gate.take());
+    gate.open_all();
+    stream.synchronize();
+    gate.open(1);  // says nothing new
+    const auto later = gate.take();
+    gate.hold(stream, later);
+    gate.open(later);
+    stream.synchronize();
+  }
+}
+
+TEST_F(DevicePieces, AListenerIsToldWhenTheStreamComesThere) {
+  StreamGate gate;
+  const gpu::Stream stream;
+  Counter counter;
+  runtime::notify(stream, counter);
+  EXPECT_TRUE(counter.wait_for(1));
+  const auto ticket = gate.take();
+  gate.hold(stream, ticket);
+  runtime::notify(stream, counter);
+  EXPECT_FALSE(stream.view().is_done());
+  gate.open(ticket);
+  EXPECT_TRUE(counter.wait_for(2));
+}
+
+TEST_F(DevicePieces, PinnedMemoryIsLentAgain) {
+  PinnedPool pool;
+  std::byte* data = nullptr;
+  {
+    PinnedLease lease = pool.acquire(100'000);
+    EXPECT_GE(lease.bytes(), 100'000u);
+    data = lease.data();
+    PinnedLease moved = std::move(lease);
+    EXPECT_EQ(moved.data(), data);
+    EXPECT_EQ(lease.data(), nullptr);
+    EXPECT_NE(pool.acquire(100'000).data(), data);  // that one is out
+  }
+  EXPECT_EQ(pool.allocations(), 2u);
+  for (int i = 0; i < 10; ++i)
+    EXPECT_NE(pool.acquire(99'000 + static_cast<std::size_t>(i)).data(), nullptr);
+  EXPECT_EQ(pool.allocations(), 2u);
+}
+
+}  // namespace
+}  // namespace tersum::test
