@@ -4,6 +4,7 @@
 //   collectives_cuda --ranks 2 --min 1K --max 1G --compare nccl --nccl-library libnccl.so.2
 //       --collectives all_reduce,all_gather --dtype fp32 --graph-ops 50 --json out.json
 //       --variant name:algorithm=push,push_blocks=64
+#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
@@ -170,8 +171,11 @@ class Bench {
     } else if (options_.dtype == DType::BFloat16) {
       const auto typed = static_cast<float>(number);  // the integers used have short mantissas
       std::memcpy(data + 2 * i, reinterpret_cast<const std::byte*>(&typed) + 2, 2);
+    } else if (options_.dtype == DType::Float16) {
+      const __half typed = __float2half(static_cast<float>(number));
+      std::memcpy(data + 2 * i, &typed, 2);
     } else {
-      refuse("the bench knows fp32 and bf16");
+      refuse("the bench knows fp32, fp16 and bf16");
     }
   }
 

@@ -32,8 +32,8 @@ std::vector<std::string> split(const std::string& text, char separator) {
 
 Algorithm parse_algorithm(const std::string& name) {
   for (const Algorithm algorithm :
-       {Algorithm::Auto, Algorithm::Packets, Algorithm::PacketsTwoShot, Algorithm::Push,
-        Algorithm::PushTwoShot, Algorithm::CopyEngines}) {
+       {Algorithm::Auto, Algorithm::Packets, Algorithm::PacketsTwoShot, Algorithm::Lines,
+        Algorithm::LinesTwoShot, Algorithm::Push, Algorithm::PushTwoShot, Algorithm::CopyEngines}) {
     if (to_string(algorithm) == name) return algorithm;
   }
   refuse("no algorithm " + name);
@@ -51,11 +51,14 @@ Variant parse_variant(const std::string& text) {
     const auto number = static_cast<int>(parse_bytes(value));
     if (key == "algorithm") {
       variant.algorithm = parse_algorithm(value);
-      settings.copy_engines = variant.algorithm == Algorithm::CopyEngines;
     } else if (key == "early") {
       settings.early_launch = number != 0;
     } else if (key == "push_blocks") {
       settings.push_blocks = number;
+    } else if (key == "timeout_ms") {
+      settings.timeout = std::chrono::milliseconds(number);
+    } else if (key == "cell_blocks") {
+      settings.cell_blocks = number;
     } else if (key == "push_lead") {
       settings.push_lead = number;
     } else if (key == "slot_bytes") {

@@ -54,6 +54,12 @@ PinnedBuffer::~PinnedBuffer() {
   if (data_ != nullptr && cudaFreeHost(data_) != cudaSuccess) cudaGetLastError();
 }
 
+int current_device() {
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  return device;
+}
+
 DeviceGuard::DeviceGuard(int device) {
   check(cudaGetDevice(&former_), "cudaGetDevice");
   if (device == former_) {

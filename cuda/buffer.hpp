@@ -61,6 +61,9 @@ class PinnedBuffer {
   std::size_t bytes_ = 0;
 };
 
+/// The device that is current in this thread.
+int current_device();
+
 /// Makes `device` the current one of this thread, and the former one again at the end of its scope.
 class DeviceGuard {
  public:

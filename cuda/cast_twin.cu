@@ -3,6 +3,7 @@
 
 #include "compressors/wire_ids.hpp"
 #include "cuda/codec.cuh"
+#include "cuda/kernels.hpp"
 #include "cuda/twin_methods.hpp"
 
 namespace tersum::gpu {
@@ -148,6 +149,10 @@ std::unique_ptr<Twin> make_cast_twin(const TwinParameters& parameters, DType dty
     default:
       return std::make_unique<CastTwin<AsFloat>>(parameters);
   }
+}
+
+const void* cast_twin_kernel() {
+  return reinterpret_cast<const void*>(cast_decode<AsFloat, true>);
 }
 
 }  // namespace tersum::gpu

@@ -10,9 +10,8 @@
 
 namespace tersum::gpu {
 
-/// `exchange` in packets of 8 bytes of data with two 4-byte flags: no barrier, for small runs. No
-/// run is longer than kPacketData / kPacketBytes of group.packets_bytes. All ranks of the group
-/// take part, each with the same operation.
+/// `exchange` in packets of 8 bytes of data with two 4-byte flags: no barrier, for small runs, at
+/// most kPacketCapacity. All ranks of the group take part, each with the same operation.
 void launch_packets(const Group& group, const Exchange& exchange, DType dtype, StreamView stream);
 
 /// All-reduce in packets in two steps: place[r] is the share that rank r reduces, in input and
@@ -20,37 +19,36 @@ void launch_packets(const Group& group, const Exchange& exchange, DType dtype, S
 void launch_packets_two_shot(const Group& group, const Exchange& exchange, DType dtype,
                              StreamView stream);
 
+/// The same in lines of 120 bytes of data with an 8-byte flag, for runs of up to line_capacity().
+/// Only between GPUs that keep a line together: see collective_lines.cu.
+void launch_lines(const Group& group, const Exchange& exchange, DType dtype, StreamView stream);
+void launch_lines_two_shot(const Group& group, const Exchange& exchange, DType dtype,
+                           StreamView stream);
+
 /// `exchange` in chunks of exchange.chunk_bytes through queues in the peers' memory, one queue for
 /// each block and pair of ranks: any length. Sender and receiver of a run use the same chunk_bytes
 /// and `blocks`; ranks that neither send nor receive need not take part.
 void launch_push(const Group& group, const Exchange& exchange, DType dtype, int blocks,
                  StreamView stream);
 
-/// One slice of a copy-engine all-reduce between two ranks.
-struct Slice {
-  std::uint32_t index;           ///< within its operation
-  std::uint32_t count;           ///< slices of the operation
-  std::uint64_t staging_offset;  ///< where the peer's values arrive, from group.slices_offset on
-  const std::byte* input;        ///< own values
-  std::byte* output;
-  std::uint64_t bytes;
-  bool aligned;  ///< input and output are at multiples of 16 bytes
-  Arithmetic arithmetic;
-};
-
-/// Waits until the peer has used all but `in_flight` of the slices before slice `index`.
-void launch_slice_wait(const Group& group, std::uint32_t index, std::uint32_t in_flight,
+/// Fills staging memory, a multiple of 16 bytes, with kBlank.
+void launch_make_blank(std::byte* staging, std::size_t bytes, StreamView stream);
+/// Waits until the peer has taken all slices of earlier operations and `used` of this one.
+void launch_slot_wait(const Group& group, std::uint32_t used, StreamView stream);
+/// Tells the peer that one more slice is whole, behind a copy in `stream`.
+void launch_slice_signal(const Group& group, StreamView stream);
+/// Copies a slice whose beginning is no multiple of 4 bytes.
+void launch_slice_copy(std::byte* to, const std::byte* from, std::uint64_t bytes, DType dtype,
                        StreamView stream);
-/// Tells the peer that slice `index` lies in its staging memory.
-void launch_slice_signal(const Group& group, std::uint32_t index, StreamView stream);
-/// Waits for the peer's slice, reduces both into the output, and tells the peer that it is used.
-/// The last slice also ends the operation.
-void launch_slice_reduce(const Group& group, const Slice& slice, DType dtype, int blocks,
-                         StreamView stream);
+/// Takes the peer's slices out of the staging memory as they arrive,
+/// and ends when the peer has taken all of this rank's.
+void launch_slices(const Group& group, const SliceExchange& exchange, DType dtype, int blocks,
+                   StreamView stream);
 
 /// Loads all kernels of the collectives onto the current device. Otherwise CUDA loads each at its
 /// first launch, which may wait for kernels that are running, and those may wait for peers.
 void load_packet_kernels();
+void load_line_kernels();
 void load_push_kernels();
 void load_slice_kernels();
 

@@ -12,12 +12,14 @@ namespace tersum::gpu {
 inline constexpr int kMaxPeers = 8;
 /// Most blocks of one collective kernel.
 inline constexpr int kMaxBlocks = 128;
-/// Threads of a packet kernel's block; each moves 8 bytes at a time.
-inline constexpr int kPacketThreads = 256;
+/// Most slots of the staging memory for copy engines, and of a queue.
+inline constexpr int kMaxSlots = 64;
 /// Threads of each of the two roles (send, receive) in a push kernel's block.
 inline constexpr int kRoleThreads = 256;
-/// Bytes of data in one packet, and of the packet with its two flags.
-inline constexpr std::size_t kPacketData = 8, kPacketBytes = 16;
+/// Bytes of the data in packets and in lines that a warp moves at once, and of what they take on
+/// the wire with their flags.
+inline constexpr std::uint32_t kPacketSpan = 256, kPacketSpanWire = 512;
+inline constexpr std::uint32_t kLineSpan = 960, kLineSpanWire = 1024;
 
 /// A flag that one rank sets and another waits for; alone in its memory sector.
 struct alignas(32) Flag {
@@ -27,22 +29,28 @@ struct alignas(32) Flag {
 /// Head of each rank's arena, the memory that all peers see. Flags only ever grow (modulo 2^32) and
 /// are written by one peer each, which the last index names.
 struct Board {
-  Flag present[kMaxPeers];              ///< packet operation that the peer has begun
+  Flag present[kMaxPeers];              ///< operation in cells that the peer has begun
   Flag full[kMaxBlocks][kMaxPeers];     ///< chunks that the peer has put into the queue here
   Flag emptied[kMaxBlocks][kMaxPeers];  ///< chunks that the peer has taken out of its queue
-  Flag slice_full[kMaxPeers];           ///< slices that the peer has copied here
-  Flag slice_emptied[kMaxPeers];        ///< slices that the peer has used
+  Flag slice_full[kMaxPeers];           ///< slices of the peer that are here, whole
+  Flag slice_emptied[kMaxPeers];        ///< slices from here that the peer has taken
+  Flag chunks_left[kMaxBlocks];         ///< chunks from here that have arrived at the peer
 };
 
 /// Counters of one rank, in its own device memory: they survive from one operation, or replay of a
 /// graph, to the next.
 struct Progress {
-  std::uint32_t failed;               ///< Code of the first failure; everything ends at once then
-  std::uint32_t packets[kMaxBlocks];  ///< tag of the last packet operation, the same in all entries
+  std::uint32_t failed;             ///< Code of the first failure; everything ends at once then
+  std::uint32_t cells[kMaxBlocks];  ///< tag of the last operation in cells, the same in all entries
   std::uint32_t sent[kMaxBlocks][kMaxPeers];      ///< chunks put into a peer's queue
   std::uint32_t received[kMaxBlocks][kMaxPeers];  ///< chunks taken out of a peer's queue here
-  std::uint32_t slices;                           ///< slices of all copy-engine operations so far
-  std::uint32_t finished_blocks;                  ///< of the running slice
+  std::uint32_t slices_sent;                      ///< before this operation
+  std::uint32_t slices_signalled;                 ///< to the peer, as whole
+  std::uint32_t slices_received;                  ///< and taken
+  std::uint32_t slice_taken[kMaxSlots];           ///< blocks that have taken their part of a slice
+  std::uint32_t chunks_arrived[kMaxBlocks];       ///< of slices, at this rank
+  std::uint32_t chunks_left[kMaxBlocks];          ///< of slices, at the peer
+  std::uint32_t finished_blocks;                  ///< of the kernel that takes slices
 };
 
 /// Between host and device, in page-locked memory.
@@ -52,6 +60,13 @@ struct Mailbox {
   std::int32_t peer;    ///< rank that was waited for, or -1
 };
 
+/// Where cells of one kind (packets or lines) lie in every arena: [parity][phase][source] bytes.
+struct Inboxes {
+  std::uint64_t offset;
+  std::uint64_t bytes;  ///< of one source
+  std::uint32_t phases;
+};
+
 /// A group of peers, as its kernels see it. Passed by value.
 struct Group {
   int rank;
@@ -59,11 +74,11 @@ struct Group {
   std::byte* arena[kMaxPeers];
   Progress* progress;
   Mailbox* mailbox;
-  std::uint64_t timeout_ns;      ///< 0: none
-  bool early;                    ///< kernels are launched early
-  std::uint64_t packets_offset;  ///< in the arena: [parity][phase][source] packets
-  std::uint64_t packets_bytes;   ///< of one source
-  std::uint64_t queue_offset;    ///< in the arena: [block][source][slot] bytes
+  std::uint64_t timeout_ns;  ///< 0: none
+  bool early;                ///< all kernels are launched early, not only small ones
+  Inboxes packets, lines;
+  std::uint32_t cell_blocks;   ///< most blocks of a kernel that moves cells
+  std::uint64_t queue_offset;  ///< in the arena: [block][source][slot] bytes
   std::uint32_t slot_bytes;
   std::uint32_t slots;
   std::uint64_t slices_offset;  ///< in the arena: staging memory of copy-engine slices
@@ -93,6 +108,41 @@ struct Exchange {
   bool aligned;               ///< all addresses and offsets are multiples of 16 bytes
   std::uint32_t chunk_bytes;  ///< of a push: what one block moves at once, a multiple of 16
   std::uint32_t lead;  ///< of a push: chunks that a block may store ahead of their flags, 1 to 4
+  Arithmetic arithmetic;
+};
+
+/// What staging memory for copy engines holds where nothing has arrived: a NaN in every floating
+/// type that no arithmetic makes, and no likely integer.
+inline constexpr std::uint32_t kBlank = 0xff8db35au;
+
+/// How a run is cut into slices, and the staging memory into slots for them.
+struct SliceShape {
+  std::uint64_t slice_bytes;  ///< at most, a multiple of 1 MiB
+  std::uint32_t slots;
+
+  /// Slice `index` of a run.
+  constexpr Range slice(std::uint64_t run_bytes, std::uint32_t index) const {
+    const std::uint64_t begin = index * slice_bytes;
+    if (begin >= run_bytes) return {run_bytes, 0};
+    return {begin, slice_bytes < run_bytes - begin ? slice_bytes : run_bytes - begin};
+  }
+  constexpr std::uint32_t count(std::uint64_t run_bytes) const {
+    return static_cast<std::uint32_t>((run_bytes + slice_bytes - 1) / slice_bytes);
+  }
+  constexpr std::uint32_t slot(std::uint32_t index) const { return index % slots; }
+  /// True if the slot of slice `index` has held another one of the same operation.
+  constexpr bool reuses_slot(std::uint32_t index) const { return index >= slots; }
+};
+
+/// One rank's part of an exchange between two by copy engines. Passed by value.
+struct SliceExchange {
+  const std::byte* own;  ///< values that stay here
+  std::byte* output;     ///< of what comes from the peer, or of the reduction with it
+  std::byte* kept;       ///< where `own` goes if nothing is reduced
+  std::uint64_t sent_bytes, received_bytes, kept_bytes;
+  SliceShape shape;
+  bool combine, aligned;
+  bool in_place;  ///< `output` is where the values for the peer are
   Arithmetic arithmetic;
 };
 

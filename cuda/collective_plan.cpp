@@ -11,6 +11,7 @@ namespace tersum::gpu {
 namespace {
 
 constexpr std::size_t kKiB = 1024, kMiB = 1024 * kKiB;
+constexpr std::size_t kPage = 2 * kMiB;  // of device memory: copy engines like whole ones
 constexpr std::size_t kChunkUnit = kRoleThreads * 16;  // a vector for each thread
 
 template <class T>
@@ -45,37 +46,54 @@ void refuse_unless(bool condition, const std::string& message) {
 }  // namespace
 
 AlgorithmTable AlgorithmTable::for_ranks(int size) noexcept {
-  if (size <= 2) return {512 * kKiB, 0, SIZE_MAX, 0};
-  if (size <= 4) return {32 * kKiB, 1 * kMiB, 0, 0};
-  return {16 * kKiB, 1 * kMiB, 0, 0};
+  AlgorithmTable table;
+  if (size <= 2) {
+    table.packets_bytes = 8 * kKiB;
+    table.lines_bytes = 16 * kMiB;
+    table.push_bytes = SIZE_MAX;
+    table.copy_engines_bytes = size == 2 ? 32 * kMiB : 0;
+    return table;
+  }
+  table.packets_bytes = size <= 4 ? 32 * kKiB : 16 * kKiB;
+  table.packets_two_shot_bytes = 128 * kKiB;
+  table.lines_bytes = 1 * kMiB;
+  return table;
 }
 
 PeerSettings complete_settings(const PeerSettings& wanted, int size) {
   PeerSettings settings = wanted;
   const AlgorithmTable& table = settings.table;
-  if (table.packets_bytes == 0 && table.packets_two_shot_bytes == 0 && table.push_bytes == 0 &&
-      table.copy_engines_bytes == 0) {
+  if (table == AlgorithmTable{}) {
     settings.table = AlgorithmTable::for_ranks(size);
+    if (!settings.copy_engines) settings.table.copy_engines_bytes = 0;
   }
   refuse_unless(settings.table.packets_bytes <= kPacketCapacity,
                 "packets hold at most " + std::to_string(kPacketCapacity) + " bytes");
+  refuse_unless(settings.table.lines_bytes <= line_capacity(size),
+                "lines hold at most " + std::to_string(line_capacity(size)) + " bytes");
   refuse_unless(
       settings.table.copy_engines_bytes == 0 || (settings.copy_engines && size == 2),
       "the table asks for copy engines, which take two ranks and the setting copy_engines");
   refuse_unless(settings.timeout.count() >= 0, "the timeout is negative");
   refuse_unless(settings.push_blocks >= 0 && settings.push_blocks <= kMaxBlocks,
                 "push_blocks must be 0 to " + std::to_string(kMaxBlocks));
+  refuse_unless(settings.cell_blocks >= 0 && settings.cell_blocks <= kMaxBlocks,
+                "cell_blocks must be 0 to " + std::to_string(kMaxBlocks));
   refuse_unless(settings.push_lead >= 1 && settings.push_lead <= 4, "push_lead must be 1 to 4");
-  refuse_unless(settings.slots >= 1 && settings.slots <= 64, "slots must be 1 to 64");
+  refuse_unless(settings.slots >= 1 && settings.slots <= kMaxSlots, "slots must be 1 to 64");
   refuse_unless(settings.slot_bytes >= kChunkUnit && settings.slot_bytes % kChunkUnit == 0 &&
                     settings.slot_bytes <= kMiB,
                 "slot_bytes must be a multiple of 4096, at most 1 MiB");
-  refuse_unless(settings.slices >= 1 && settings.slices <= 64, "slices must be 1 to 64");
+  refuse_unless(settings.slices >= 1 && settings.slices <= kMaxSlots, "slices must be 1 to 64");
   refuse_unless(settings.slice_bytes >= kMiB && settings.slice_bytes % kMiB == 0,
                 "slice_bytes must be a multiple of 1 MiB");
   refuse_unless(settings.slice_blocks >= 1 && settings.slice_blocks <= kMaxBlocks,
                 "slice_blocks must be 1 to " + std::to_string(kMaxBlocks));
   return settings;
+}
+
+std::size_t line_capacity(int size) noexcept {
+  return size <= 2 ? 16 * kMiB : 16 / static_cast<std::size_t>(size) * kMiB;
 }
 
 std::size_t lay_out(Group& group, const PeerSettings& settings, int rank, int size) {
@@ -85,29 +103,46 @@ std::size_t lay_out(Group& group, const PeerSettings& settings, int rank, int si
   group.size = size;
   group.timeout_ns = static_cast<std::uint64_t>(settings.timeout.count()) * 1'000'000;
   group.early = settings.early_launch;
+  group.cell_blocks =
+      static_cast<std::uint32_t>(settings.cell_blocks == 0 ? kMaxBlocks : settings.cell_blocks);
   std::size_t end = round_up(sizeof(Board), kUnit);
-  group.packets_offset = end;
-  group.packets_bytes = kPacketCapacity * (kPacketBytes / kPacketData);
-  end += 4 * ranks * group.packets_bytes;
+  const auto add_inboxes = [&](std::size_t spans, std::size_t wire, std::uint32_t phases) {
+    const Inboxes boxes{end, spans * wire, phases};
+    end += 2 * phases * ranks * boxes.bytes;
+    return boxes;
+  };
+  const std::uint32_t phases = size > 2 ? 2 : 1;
+  group.packets = add_inboxes(kPacketCapacity / kPacketSpan, kPacketSpanWire, phases);
+  const std::size_t lines = size > 1 ? line_capacity(size) / kLineSpan + 1 : 0;
+  group.lines = add_inboxes(lines, kLineSpanWire, phases);
   group.queue_offset = end;
   group.slot_bytes = static_cast<std::uint32_t>(settings.slot_bytes);
   group.slots = static_cast<std::uint32_t>(settings.slots);
   end += kMaxBlocks * ranks * settings.slot_bytes * static_cast<std::size_t>(settings.slots);
   group.slices_offset = 0;
   if (size == 2 && settings.copy_engines) {
-    group.slices_offset = end;
-    end += settings.slice_bytes * static_cast<std::size_t>(settings.slices);
+    group.slices_offset = round_up(end, kPage);
+    end = group.slices_offset + settings.slice_bytes * static_cast<std::size_t>(settings.slices);
   }
   return end;
 }
 
-Algorithm choose_all_reduce(const AlgorithmTable& table, std::size_t bytes) noexcept {
+Algorithm choose_all_reduce(const AlgorithmTable& table, std::size_t bytes, int size) noexcept {
   if (table.copy_engines_bytes != 0 && bytes >= table.copy_engines_bytes) {
     return Algorithm::CopyEngines;
   }
   if (bytes <= table.packets_bytes) return Algorithm::Packets;
   if (bytes <= table.packets_two_shot_bytes) return Algorithm::PacketsTwoShot;
+  if (size == 2 && bytes <= table.lines_bytes) return Algorithm::Lines;
+  if (size > 2 && share_bytes(bytes, size) <= table.lines_bytes) return Algorithm::LinesTwoShot;
   return bytes <= table.push_bytes ? Algorithm::Push : Algorithm::PushTwoShot;
+}
+
+Algorithm choose_exchange(const AlgorithmTable& table, std::size_t bytes) noexcept {
+  if (bytes <= table.packets_bytes) return Algorithm::Packets;
+  if (bytes <= table.lines_bytes) return Algorithm::Lines;
+  const bool large = table.copy_engines_bytes != 0 && bytes >= table.copy_engines_bytes;
+  return large ? Algorithm::CopyEngines : Algorithm::Push;
 }
 
 Arithmetic checked_arithmetic(DType dtype, ReduceOp op, const Scales& scales) {
@@ -145,7 +180,7 @@ Exchange new_exchange(const void* input, void* output, const Arithmetic& arithme
 }
 
 void set_alignment(Exchange& exchange, bool packets) noexcept {
-  const std::uintptr_t unit = packets ? kPacketData : 16;
+  const std::uintptr_t unit = packets ? 8 : 16;
   bool aligned = is_aligned(exchange.input, unit) && is_aligned(exchange.output, unit);
   for (int i = 0; i < kMaxPeers; ++i) {
     aligned =
@@ -182,6 +217,10 @@ int choose_chunks(Exchange& exchange, const PeerSettings& settings, int size) no
   return static_cast<int>(std::min(chunks, most));
 }
 
+SliceShape slice_shape(const PeerSettings& settings) noexcept {
+  return {settings.slice_bytes, static_cast<std::uint32_t>(settings.slices)};
+}
+
 std::uint64_t share_bytes(std::uint64_t bytes, int size) noexcept {
   const auto ranks = static_cast<std::uint64_t>(size);
   return round_up<std::uint64_t>((bytes + ranks - 1) / ranks, 16);
@@ -190,22 +229,6 @@ std::uint64_t share_bytes(std::uint64_t bytes, int size) noexcept {
 Range share_of(std::uint64_t bytes, std::uint64_t share, int rank) noexcept {
   const std::uint64_t offset = std::min(bytes, static_cast<std::uint64_t>(rank) * share);
   return {offset, std::min(share, bytes - offset)};
-}
-
-Range next_slice(const Range& last, std::uint64_t bytes, const PeerSettings& settings) noexcept {
-  constexpr std::uint64_t kSmallest = 4 * kMiB;
-  const std::uint64_t offset = last.offset + last.bytes, left = bytes - offset;
-  const std::uint64_t half =
-      std::max<std::uint64_t>(round_up<std::uint64_t>(left / 2, kMiB), kSmallest);
-  return {offset, std::min({left, half, std::uint64_t{settings.slice_bytes}})};
-}
-
-std::uint32_t slice_count(std::uint64_t bytes, const PeerSettings& settings) noexcept {
-  std::uint32_t count = 0;
-  for (Range range{0, 0}; range.offset + range.bytes < bytes; ++count) {
-    range = next_slice(range, bytes, settings);
-  }
-  return count;
 }
 
 }  // namespace tersum::gpu

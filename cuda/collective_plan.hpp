@@ -11,6 +11,9 @@ namespace tersum::gpu {
 
 /// Most bytes of one run in packets.
 inline constexpr std::size_t kPacketCapacity = std::size_t{512} << 10;
+/// Most bytes of one run in lines, by the number of ranks: inboxes take as much memory in all
+/// groups.
+std::size_t line_capacity(int size) noexcept;
 
 /// Fills in defaults. Error InvalidArgument for values out of range.
 PeerSettings complete_settings(const PeerSettings& wanted, int size);
@@ -19,7 +22,9 @@ PeerSettings complete_settings(const PeerSettings& wanted, int size);
 std::size_t lay_out(Group& group, const PeerSettings& settings, int rank, int size);
 
 /// By the table.
-Algorithm choose_all_reduce(const AlgorithmTable& table, std::size_t bytes) noexcept;
+Algorithm choose_all_reduce(const AlgorithmTable& table, std::size_t bytes, int size) noexcept;
+/// The same for collectives other than all-reduce, in which one rank's run has `bytes`.
+Algorithm choose_exchange(const AlgorithmTable& table, std::size_t bytes) noexcept;
 
 /// Error InvalidArgument for scales of integers, scales that are not finite, averages of bool.
 Arithmetic checked_arithmetic(DType dtype, ReduceOp op, const Scales& scales);
@@ -38,15 +43,11 @@ void set_alignment(Exchange& exchange, bool packets) noexcept;
 DType copy_type(const Exchange& exchange) noexcept;
 /// Sets chunk_bytes and returns the number of blocks of a push. The same for both ends of a run.
 int choose_chunks(Exchange& exchange, const PeerSettings& settings, int size) noexcept;
+/// How copy engines cut runs.
+SliceShape slice_shape(const PeerSettings& settings) noexcept;
 
 /// Bytes of each rank's share, the last ones maybe fewer; a multiple of 16.
 std::uint64_t share_bytes(std::uint64_t bytes, int size) noexcept;
 Range share_of(std::uint64_t bytes, std::uint64_t share, int rank) noexcept;
-
-/// The slice after `last` ({0, 0} before the first) of a copy-engine all-reduce: as large as
-/// allowed, but smaller towards the end, so that little is left to add when the last one has
-/// arrived.
-Range next_slice(const Range& last, std::uint64_t bytes, const PeerSettings& settings) noexcept;
-std::uint32_t slice_count(std::uint64_t bytes, const PeerSettings& settings) noexcept;
 
 }  // namespace tersum::gpu

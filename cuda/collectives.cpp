@@ -11,8 +11,8 @@
 #include "cuda/buffer.hpp"
 #include "cuda/collective_kernels.hpp"
 #include "cuda/collective_plan.hpp"
+#include "cuda/copy_engines.hpp"
 #include "cuda/error.hpp"
-#include "cuda/event.hpp"
 
 namespace tersum::gpu {
 
@@ -24,6 +24,10 @@ std::string_view to_string(Algorithm algorithm) noexcept {
       return "packets";
     case Algorithm::PacketsTwoShot:
       return "packets-two-shot";
+    case Algorithm::Lines:
+      return "lines";
+    case Algorithm::LinesTwoShot:
+      return "lines-two-shot";
     case Algorithm::Push:
       return "push";
     case Algorithm::PushTwoShot:
@@ -34,6 +38,15 @@ std::string_view to_string(Algorithm algorithm) noexcept {
   return "unknown";
 }
 
+namespace {
+
+bool is_two_shot(Algorithm algorithm) noexcept {
+  return algorithm == Algorithm::PacketsTwoShot || algorithm == Algorithm::LinesTwoShot ||
+         algorithm == Algorithm::PushTwoShot;
+}
+
+}  // namespace
+
 struct PeerCommunicator::State {
   PeerMap map;
   PeerSettings settings;
@@ -42,12 +55,8 @@ struct PeerCommunicator::State {
   DeviceBuffer arena;
   DeviceBuffer progress;
   PinnedBuffer mailbox;
-  struct CopyEngines {
-    Stream copies;
-    Stream signals;  // that a slice has arrived
-    Event forked, copied, signalled;
-  };
   std::optional<CopyEngines> engines;  // only where they are used: streams are not for nothing
+  bool has_lines = false;
   bool closed = false;
 
   State(int rank, int size, AllGatherBlobs all_gather, const PeerSettings& wanted)
@@ -57,17 +66,24 @@ struct PeerCommunicator::State {
         progress(sizeof(Progress)),
         mailbox(sizeof(Mailbox)) {
     check(cudaGetDevice(&device), "cudaGetDevice");
-    if (group.slices_offset != 0) engines.emplace();
+    if (group.slices_offset != 0) engines.emplace(settings);
     load_packet_kernels();
+    load_line_kernels();
     load_push_kernels();
     load_slice_kernels();
     check(cudaMemset(arena.data(), 0, arena.bytes()), "cudaMemset");
     check(cudaMemset(progress.data(), 0, progress.bytes()), "cudaMemset");
+    if (group.slices_offset != 0) {
+      launch_make_blank(arena.data() + group.slices_offset, arena.bytes() - group.slices_offset,
+                        nullptr);
+    }
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     const PeerBuffers arenas = map.map(arena);
     if (!map.agree(arenas.complete())) {
       throw Error(Code::Unsupported, "a peer's communication memory cannot be mapped");
     }
+    has_lines = map.agree(map.has_nvlink());
+    if (!has_lines) settings.table.lines_bytes = 0;
     std::copy(arenas.data.begin(), arenas.data.end(), group.arena);
     group.progress = progress.as<Progress>();
     group.mailbox = mailbox.as<Mailbox>();
@@ -78,76 +94,57 @@ struct PeerCommunicator::State {
 
   void run(const Exchange& exchange, DType dtype, Algorithm algorithm, StreamView stream) const {
     const DeviceGuard guard(device);
-    if (algorithm == Algorithm::Packets) {
-      launch_packets(group, exchange, dtype, stream);
-    } else {
-      Exchange chunked = exchange;
-      const int blocks = choose_chunks(chunked, settings, size());
-      launch_push(group, chunked, dtype, blocks, stream);
+    switch (algorithm) {
+      case Algorithm::Packets:
+        return launch_packets(group, exchange, dtype, stream);
+      case Algorithm::Lines:
+        return launch_lines(group, exchange, dtype, stream);
+      case Algorithm::CopyEngines:
+        return engines->run(group, exchange, dtype, stream);
+      default:
+        break;
     }
+    Exchange chunked = exchange;
+    const int blocks = choose_chunks(chunked, settings, size());
+    launch_push(group, chunked, dtype, blocks, stream);
   }
 
-  Algorithm choose(Algorithm wanted, std::uint64_t bytes) const {
-    if (wanted == Algorithm::Auto) {
-      return bytes <= settings.table.packets_bytes ? Algorithm::Packets : Algorithm::Push;
+  /// Throws unless this group can carry out runs of `bytes` in this way.
+  void check_possible(Algorithm algorithm, std::uint64_t bytes) const {
+    const auto refuse = [&](Code code, const std::string& why) {
+      throw Error(code, std::string(to_string(algorithm)) + " " + why);
+    };
+    const auto limit = [&](std::size_t most) {
+      if (bytes > most)
+        refuse(Code::InvalidArgument, "hold at most " + std::to_string(most) + " bytes");
+    };
+    switch (algorithm) {
+      case Algorithm::Packets:
+      case Algorithm::PacketsTwoShot:
+        return limit(kPacketCapacity);
+      case Algorithm::Lines:
+      case Algorithm::LinesTwoShot:
+        if (!has_lines) refuse(Code::Unsupported, "need NVLink between the GPUs");
+        return limit(line_capacity(size()));
+      case Algorithm::CopyEngines:
+        if (!engines) refuse(Code::Unsupported, "serve two ranks, with the setting copy_engines");
+        return;
+      default:
+        return;
     }
-    if (wanted == Algorithm::Packets && bytes > kPacketCapacity) {
-      throw Error(Code::InvalidArgument, "packets hold at most " + std::to_string(kPacketCapacity) +
-                                             " bytes, not " + std::to_string(bytes));
-    }
-    if (wanted != Algorithm::Packets && wanted != Algorithm::Push) {
-      throw Error(Code::InvalidArgument,
-                  std::string(to_string(wanted)) + " is for all_reduce only");
-    }
-    return wanted;
   }
 
   /// An exchange whose runs are set, of at most `bytes` each. Without a dtype bytes only move.
   void carry_out(Exchange& exchange, std::optional<DType> dtype, std::uint64_t bytes,
-                 Algorithm wanted, StreamView stream) const {
-    const Algorithm algorithm = choose(wanted, bytes);
+                 Algorithm algorithm, StreamView stream) const {
+    if (algorithm == Algorithm::Auto) algorithm = choose_exchange(settings.table, bytes);
+    if (is_two_shot(algorithm)) {
+      throw Error(Code::InvalidArgument,
+                  std::string(to_string(algorithm)) + " is for all_reduce only");
+    }
+    check_possible(algorithm, bytes);
     set_alignment(exchange, algorithm == Algorithm::Packets);
     run(exchange, dtype ? *dtype : copy_type(exchange), algorithm, stream);
-  }
-
-  // Copy engines push slices into the peer's staging memory; as each arrives it is added.
-  void all_reduce_slices(const std::byte* input, std::byte* output, std::uint64_t bytes,
-                         DType dtype, const Arithmetic& arithmetic, StreamView stream) const {
-    const DeviceGuard guard(device);
-    const std::uint32_t count = slice_count(bytes, settings);
-    const auto slots = static_cast<std::uint32_t>(settings.slices);
-    const auto& [copies, signals, forked, copied, signalled] = *engines;
-    std::byte* staging = group.arena[1 - rank()] + group.slices_offset;
-    forked.record(stream);
-    copies.wait(forked);
-    signals.wait(forked);
-    launch_slice_wait(group, 0, 0, copies);
-    Range range{0, 0};
-    for (std::uint32_t index = 0; index < count; ++index) {
-      range = next_slice(range, bytes, settings);
-      const std::uint64_t slot = index % slots * std::uint64_t{settings.slice_bytes};
-      if (index >= slots) launch_slice_wait(group, index, slots - 1, copies);
-      check(cudaMemcpyAsync(staging + slot, input + range.offset, range.bytes,
-                            cudaMemcpyDeviceToDevice, copies.get()),
-            "copy to the peer");
-      copied.record(copies);
-      signals.wait(copied);
-      launch_slice_signal(group, index, signals);
-      stream.wait(copied);  // in place the sum may overwrite what has been copied
-      if (index + 1 == count) {
-        signalled.record(signals);
-        stream.wait(signalled);
-      }
-      const Slice slice{index,
-                        count,
-                        slot,
-                        input + range.offset,
-                        output + range.offset,
-                        range.bytes,
-                        is_aligned(input, 16) && is_aligned(output, 16),
-                        arithmetic};
-      launch_slice_reduce(group, slice, dtype, settings.slice_blocks, stream);
-    }
   }
 
   void all_reduce_two_shot(const Exchange& shares, DType dtype, Algorithm algorithm,
@@ -155,6 +152,9 @@ struct PeerCommunicator::State {
     const DeviceGuard guard(device);
     if (algorithm == Algorithm::PacketsTwoShot) {
       return launch_packets_two_shot(group, shares, dtype, stream);
+    }
+    if (algorithm == Algorithm::LinesTwoShot) {
+      return launch_lines_two_shot(group, shares, dtype, stream);
     }
     const std::uint64_t own = shares.place[rank()].offset;
     Exchange scatter = shares;  // each share goes to its owner
@@ -199,12 +199,16 @@ int PeerCommunicator::device() const noexcept {
   return state_->device;
 }
 
+const Group& PeerCommunicator::group() const noexcept {
+  return state_->group;
+}
+
 std::size_t PeerCommunicator::memory_bytes() const noexcept {
   return state_->arena.bytes() + state_->progress.bytes();
 }
 
 Algorithm PeerCommunicator::all_reduce_algorithm(std::size_t bytes) const noexcept {
-  return choose_all_reduce(state_->settings.table, bytes);
+  return choose_all_reduce(state_->settings.table, bytes, size());
 }
 
 void PeerCommunicator::all_reduce(const void* input, void* output, std::size_t count, DType dtype,
@@ -216,36 +220,20 @@ void PeerCommunicator::all_reduce(const void* input, void* output, std::size_t c
   const std::uint64_t bytes = count * element_bytes(dtype);
   Exchange exchange = new_exchange(input, output, arithmetic);
   if (algorithm == Algorithm::Auto) algorithm = all_reduce_algorithm(bytes);
-  switch (algorithm) {
-    case Algorithm::CopyEngines:
-      if (size() != 2 || state_->group.slices_offset == 0) {
-        throw Error(
-            Code::Unsupported,
-            "copy engines serve all_reduce between two ranks, with the setting copy_engines");
-      }
-      return state_->all_reduce_slices(exchange.input, exchange.output, bytes, dtype, arithmetic,
-                                       stream);
-    case Algorithm::PacketsTwoShot:
-    case Algorithm::PushTwoShot: {
-      const std::uint64_t share = share_bytes(bytes, size());
-      if (algorithm == Algorithm::PacketsTwoShot) state_->choose(Algorithm::Packets, share);
-      for (int peer = 0; peer < size(); ++peer) {
-        exchange.place[peer] = share_of(bytes, share, peer);
-      }
-      set_alignment(exchange, algorithm == Algorithm::PacketsTwoShot);
-      exchange.combine = true;
-      return state_->all_reduce_two_shot(exchange, dtype, algorithm, stream);
-    }
-    default:
-      break;
-  }
-  algorithm = state_->choose(algorithm, bytes);
   exchange.combine = true;
+  if (is_two_shot(algorithm)) {
+    const std::uint64_t share = share_bytes(bytes, size());
+    state_->check_possible(algorithm, share);
+    for (int peer = 0; peer < size(); ++peer) {
+      exchange.place[peer] = share_of(bytes, share, peer);
+    }
+    set_alignment(exchange, algorithm == Algorithm::PacketsTwoShot);
+    return state_->all_reduce_two_shot(exchange, dtype, algorithm, stream);
+  }
   for (int peer = 0; peer < size(); ++peer) {
     exchange.send[peer] = exchange.place[peer] = {0, bytes};
   }
-  set_alignment(exchange, algorithm == Algorithm::Packets);
-  state_->run(exchange, dtype, algorithm, stream);
+  state_->carry_out(exchange, dtype, bytes, algorithm, stream);
 }
 
 void PeerCommunicator::reduce_scatter(const void* input, void* output, std::size_t count,
@@ -342,8 +330,10 @@ void PeerCommunicator::send_receive(const void* input, int to, void* output, int
   const std::uint64_t bytes = count * element_bytes(dtype);
   if (to >= 0) exchange.send[to] = {0, bytes};
   if (from >= 0) exchange.place[from] = {0, bytes};
-  set_alignment(exchange, false);
-  state_->run(exchange, copy_type(exchange), Algorithm::Push, stream);
+  // In a pair the other rank takes part; in larger groups only queues leave third ranks out of it.
+  const bool pair = size() == 2 && to != rank();
+  state_->carry_out(exchange, std::nullopt, bytes, pair ? Algorithm::Auto : Algorithm::Push,
+                    stream);
 }
 
 void PeerCommunicator::barrier(StreamView stream) {

@@ -14,14 +14,18 @@
 
 namespace tersum::gpu {
 
+struct Group;
+
 /// How a collective is carried out.
 enum class Algorithm {
   Auto,            ///< by the table in PeerSettings
   Packets,         ///< flags inside the data, everything to everybody: small
   PacketsTwoShot,  ///< the same in two steps (all-reduce): three and more ranks
+  Lines,           ///< 120 bytes with one flag, everything to everybody: middle, NVLink only
+  LinesTwoShot,    ///< the same in two steps (all-reduce): three and more ranks
   Push,            ///< chunks with a flag each, through queues, everything to everybody
   PushTwoShot,     ///< the same as a reduce-scatter and an all-gather (all-reduce)
-  CopyEngines,     ///< copy engines carry slices, kernels add (all-reduce of two ranks): large
+  CopyEngines,     ///< copy engines carry slices, kernels add; between two ranks: large
 };
 
 std::string_view to_string(Algorithm algorithm) noexcept;
@@ -31,11 +35,16 @@ std::string_view to_string(Algorithm algorithm) noexcept;
 struct AlgorithmTable {
   std::size_t packets_bytes = 0;           ///< up to here Packets
   std::size_t packets_two_shot_bytes = 0;  ///< all-reduce: then up to here PacketsTwoShot
-  std::size_t push_bytes = 0;              ///< all-reduce: then up to here Push
-  std::size_t copy_engines_bytes = 0;  ///< all-reduce of two: from here on CopyEngines; 0: never
+  /// Then up to here Lines; an all-reduce of more than two ranks: LinesTwoShot, up to a share (one
+  /// rank's part) of this size. 0 where the GPUs have no NVLink.
+  std::size_t lines_bytes = 0;
+  std::size_t push_bytes = 0;          ///< all-reduce: then up to here Push
+  std::size_t copy_engines_bytes = 0;  ///< two ranks: from here on CopyEngines; 0: never
 
   /// Measured on two H200 with NVLink; for more ranks estimated.
   static AlgorithmTable for_ranks(int size) noexcept;
+
+  friend bool operator==(const AlgorithmTable&, const AlgorithmTable&) = default;
 };
 
 /// Must be the same on all ranks.
@@ -44,22 +53,24 @@ struct PeerSettings {
   std::chrono::milliseconds timeout{30'000};
   /// Zero: for_ranks(size).
   AlgorithmTable table;
-  /// Lets each kernel be set up while the one before it runs (programmatic dependent launch). Only
-  /// for groups whose GPUs run no other group of peers at the same time: kernels that wait for
-  /// their turn can keep another group's from starting.
+  /// Lets each kernel be set up while the one before it runs (programmatic dependent launch), not
+  /// only small ones. Only for groups whose GPUs run no other group of peers at the same time:
+  /// kernels that wait for their turn can keep another group's from starting.
   bool early_launch = false;
+  int cell_blocks = 0;  ///< most blocks of packets and lines, at most 128; 0: 128
   int push_blocks = 0;  ///< most blocks of a push, at most 128; 0: 128
   /// Chunks that a block sends ahead of their flags, 1 to 4.
   int push_lead = 1;
   std::size_t slot_bytes = 16384;  ///< of a slot in a queue, a multiple of 4096
   int slots = 4;                   ///< of a queue
-  /// Takes staging memory and streams for Algorithm::CopyEngines, in groups of two ranks.
-  bool copy_engines = false;
-  std::size_t slice_bytes = std::size_t{32} << 20;  ///< most that a copy engine carries at once
-  int slices = 4;                                   ///< that fit into the staging memory
-  /// Of the kernel that adds a slice. At most 128: it waits for the peer on every multiprocessor
-  /// that it gets, and must leave room for the kernel that tells the peer.
-  int slice_blocks = 128;
+  /// Takes staging memory (slices x slice_bytes) and streams for
+  /// Algorithm::CopyEngines, in groups of two ranks; without, Auto does not choose it.
+  bool copy_engines = true;
+  std::size_t slice_bytes = std::size_t{256} << 20;  ///< most that a copy engine carries at once
+  int slices = 2;                                    ///< that fit into the staging memory
+  /// Of the kernel that takes slices, at most 128. They wait for each other: all of them must fit
+  /// on the GPU beside what else runs there.
+  int slice_blocks = 64;
 };
 
 /// Scales of a reduction: result = post * op(pre * value of each rank). Floating types only.
@@ -79,13 +90,13 @@ struct Scales {
 ///
 /// Operations of one communicator follow each other: use one stream, or order streams by events.
 /// Several communicators are independent and may run at once, as long as their kernels together fit
-/// on the GPU (a packet kernel has up to 128 blocks of 256 threads, a push kernel up to 128 of
-/// 512).
+/// on the GPU: up to 128 blocks of 512 threads each, 64 with copy engines; of small operations (up
+/// to some 400 KiB) the next one waits on the GPU beside the one that runs.
 ///
 /// Tensors: `count` elements of `dtype`, aligned for their type; 16-byte alignment is fastest.
 /// Values are accumulated in rank order, in fp32 (fp64 for fp64, integers exactly), so all ranks
-/// get the same bits. Count 0 does nothing. Arguments must agree on all ranks; a mismatch ends in
-/// wrong values or a Timeout.
+/// get the same bits. Input and output overlap in place, as told below, or not at all. Count 0 does
+/// nothing. Arguments must agree on all ranks; a mismatch ends in wrong values or a Timeout.
 ///
 /// Errors of arguments are thrown. A failure on the device (peer silent for `timeout`, or abort())
 /// ends all kernels of this communicator at once, leaves the outputs undefined, and shows in
@@ -126,8 +137,7 @@ class PeerCommunicator {
   void all_to_all(const void* input, void* output, std::size_t count, DType dtype,
                   StreamView stream, Algorithm algorithm = Algorithm::Auto);
   /// input[count] goes to `peer`, which calls receive() with the same count and dtype. Other ranks
-  /// need not take part. A rank that sends to a peer and receives from it at once needs
-  /// send_receive().
+  /// need not take part. Two ranks that send to each other at once both call send_receive().
   void send(const void* input, std::size_t count, DType dtype, int peer, StreamView stream);
   void receive(void* output, std::size_t count, DType dtype, int peer, StreamView stream);
   /// Both at once: input[count] to `to`, output[count] from `from`.
@@ -148,6 +158,9 @@ class PeerCommunicator {
   /// Collective: waits until all work of this communicator is done on all ranks and ends the
   /// mappings. Nothing may be submitted afterwards. Not to be called after a failure.
   void close();
+
+  /// What other kernels of this room need to take part in the group's failures.
+  const Group& group() const noexcept;
 
   /// Device bytes that the group's communication memory takes here.
   std::size_t memory_bytes() const noexcept;

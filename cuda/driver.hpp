@@ -6,15 +6,15 @@
 
 namespace tersum::gpu {
 
-/// The driver's function `name` (as cuda.h declares it: Function is its decltype). Null if there is
-/// no driver here, or it lacks the function. Makes no context. Keep the result: looking up takes
+/// The driver's function `name` (as cuda.h declares it: Function is its decltype) since CUDA
+/// kVersion. Null if there is no driver here, or it lacks the function. Makes no context. Keep the result: looking up takes
 /// microseconds.
-template <class Function>
+template <class Function, int kVersion = 12000>
 Function* driver_function(const char* name) noexcept {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   const cudaError_t code =
-      cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
+      cudaGetDriverEntryPointByVersion(name, &function, kVersion, cudaEnableDefault, &found);
   if (code != cudaSuccess || found != cudaDriverEntryPointSuccess) {
     cudaGetLastError();
     return nullptr;

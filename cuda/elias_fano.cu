@@ -6,6 +6,7 @@
 #include "cuda/block_scan.cuh"
 #include "cuda/codec.cuh"
 #include "cuda/topk_twin.hpp"
+#include "cuda/kernels.hpp"
 
 namespace tersum::gpu {
 namespace {
@@ -209,6 +210,10 @@ const std::uint32_t* launch_read_indices(StreamView stream, const TopKPayload& l
   read_indices<<<tiles, kThreads, 0, stream.get()>>>(payload, layout, sums, indices, fault);
   check_launch("read_indices");
   return indices;
+}
+
+const void* elias_fano_kernel() {
+  return reinterpret_cast<const void*>(scan_high_bits);
 }
 
 }  // namespace tersum::gpu

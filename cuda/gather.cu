@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cuda/codec.cuh"
+#include "cuda/kernels.hpp"
 #include "tersum/error.hpp"
 
 namespace tersum::gpu {
@@ -231,6 +232,10 @@ void GatherPlan::scatter(StreamView stream, const float* bucket, float scale) co
                                                            static_cast<std::uint32_t>(rows_.size()),
                                                            const_cast<float*>(bucket), scale);
   check_launch("scatter");
+}
+
+const void* gather_kernel() {
+  return reinterpret_cast<const void*>(move_tiles<true>);
 }
 
 }  // namespace tersum::gpu

@@ -234,6 +234,19 @@ bool PeerMap::is_local(int rank) const noexcept {
   return state_->is_local(rank);
 }
 
+bool PeerMap::has_nvlink() const {
+  for (const Introduction& peer : state_->ranks) {
+    const int other = device_with(peer.gpu);
+    if (other == state_->device) continue;
+    int atomics = 0;
+    check(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, state_->device,
+                                    other),
+          "cudaDeviceGetP2PAttribute");
+    if (atomics == 0) return false;
+  }
+  return true;
+}
+
 PeerBuffers PeerMap::map(Buffer own) {
   const DeviceGuard guard(state_->device);
   const auto offers = all_gather(state_->gather, offer_of(own));

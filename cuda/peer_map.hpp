@@ -59,6 +59,10 @@ class PeerMap {
   /// at agree(). The memory must outlive close(). Blocks the host.
   PeerBuffers map(Buffer own);
 
+  /// True if this rank's GPU is joined to all others' by NVLink, or is the same: links that keep
+  /// native atomics, and what one instruction of a warp stores into 128 bytes, together.
+  bool has_nvlink() const;
+
   /// True on all ranks if `value` is true on all ranks. Collective, blocks the host.
   bool agree(bool value);
 

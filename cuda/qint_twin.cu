@@ -4,7 +4,8 @@
 // a few chunks its elements stay in registers between finding the scale and rounding, so that
 // memory is passed over once. Other blocks are read twice by the warp that owns them.
 #include "compressors/wire_ids.hpp"
-#include "cuda/block_codec.cuh"
+#include "cuda/kernels.hpp"
+#include "cuda/qint_codec.cuh"
 #include "cuda/twin_methods.hpp"
 
 namespace tersum::gpu {
@@ -13,7 +14,7 @@ namespace {
 struct Quantiser {
   compressors::DrawStream draws;
   std::uint64_t offset;  // of element 0 inside its gradient
-  float levels;
+  Levels levels;
 };
 
 /// Stores the bits of 4 elements per lane, 4 * bits each, as the words from element `first` on.
@@ -74,101 +75,6 @@ __device__ __noinline__ uint2 draws_at(const compressors::DrawStream& stream, st
   return make_uint2(draw[0] | draw[1] << 16, draw[2] | draw[3] << 16);
 }
 
-/// The draws of two chunks that start at elements e and e + 128, multiples of 8 for even lanes:
-/// lanes in pairs share groups, so each computes one.
-__device__ void draws_of_pair(const compressors::DrawStream& stream, std::uint64_t e, uint2& a,
-                              uint2& b) {
-  const bool odd = threadIdx.x % 2 != 0;
-  const uint4 group = draw_group(stream, e / 8 + (odd ? kChunk / 8 : 0));
-  const std::uint32_t first = __shfl_xor_sync(kAllLanes, odd ? group.x : group.z, 1);
-  const std::uint32_t second = __shfl_xor_sync(kAllLanes, odd ? group.y : group.w, 1);
-  a = odd ? make_uint2(first, second) : make_uint2(group.x, group.y);
-  b = odd ? make_uint2(group.z, group.w) : make_uint2(first, second);
-}
-
-/// (draw + 0.5) / 65536 of the low and of the high half of a word, exactly.
-__device__ float threshold_low(std::uint32_t draws) {
-  return __fsub_rn(float_of((draws << 7 & 0x7fff80u) | 0x3f800000u), 1.0f - 0x1p-17f);
-}
-__device__ float threshold_high(std::uint32_t draws) {
-  return __fsub_rn(float_of((draws >> 9 & 0x7fff80u) | 0x3f800000u), 1.0f - 0x1p-17f);
-}
-
-/// x / scale, rounded to nearest even, for every x of a block: two steps of refinement with the
-/// correctly rounded reciprocal, exact by Markstein's theorem while nothing under- or overflows.
-/// With a scale in the range below that can only happen to quotients so small that their code is 0
-/// whatever they are.
-struct Divider {
-  std::uint32_t magnitude;  // the scale's bits
-  float scale;
-  float reciprocal;
-  bool fast;
-
-  __device__ explicit Divider(std::uint32_t scale_bits) {
-    magnitude = scale_bits;
-    scale = float_of(scale_bits);
-    fast = scale_bits >= 0x2b800000u && scale_bits < 0x7e800000u;  // 2^-40, 2^126
-    reciprocal = __frcp_rn(fast ? scale : 1.0f);
-  }
-  __device__ float operator()(float x) const {
-    float q = __fmul_rn(x, reciprocal);
-    q = __fmaf_rn(__fmaf_rn(-scale, q, x), reciprocal, q);
-    return __fmaf_rn(__fmaf_rn(-scale, q, x), reciprocal, q);
-  }
-};
-
-/// The level of an element plus kIntegerOffset.
-template <bool kStochastic>
-__device__ float level_of(float quotient, float levels, float threshold) {
-  const float y = __fmul_rn(quotient, levels);
-  if constexpr (!kStochastic) return __fadd_rn(y, kIntegerOffset);
-  return __fadd_rd(__fadd_rn(y, threshold), kIntegerOffset);
-}
-
-/// Codes of 4 elements, packed, and what is left of them.
-template <bool kStochastic>
-__device__ std::uint32_t quantise4(float4 x, const Divider& divide, const Quantiser& quantiser,
-                                   const BlockGeometry& geometry, uint2 draws, float4& left) {
-  const std::uint32_t magnitude = divide.magnitude;
-  float q[4] = {x.x, x.y, x.z, x.w};
-  if (divide.fast) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) q[c] = divide(q[c]);
-  } else if (magnitude == 0 || magnitude >= kInfinityBits) {
-    left = magnitude == 0 ? x : make_float4(0, 0, 0, 0);
-    return 0;
-  } else {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) q[c] = __fdiv_rn(q[c], float_of(magnitude));
-  }
-  const float threshold[4] = {threshold_low(draws.x), threshold_high(draws.x),
-                              threshold_low(draws.y), threshold_high(draws.y)};
-  const std::uint32_t mask = (1u << geometry.bits) - 1;
-  std::uint32_t packed = 0;
-#pragma unroll
-  for (int c = 0; c < 4; ++c) {
-    const float level = level_of<kStochastic>(q[c], quantiser.levels, threshold[c]);
-    packed |= (bits_of(level) & mask) << (c * geometry.bits);
-    q[c] = __fmul_rn(__fmul_rn(__fsub_rn(level, kIntegerOffset), geometry.inverse),
-                     float_of(magnitude));
-  }
-  left = make_float4(__fsub_rn(x.x, q[0]), __fsub_rn(x.y, q[1]), __fsub_rn(x.z, q[2]),
-                     __fsub_rn(x.w, q[3]));
-  if (magnitude >= 0x7e800000u) {  // only then can a product or a difference overflow
-    left = make_float4(finite_or_zero(left.x), finite_or_zero(left.y), finite_or_zero(left.z),
-                       finite_or_zero(left.w));
-  }
-  return packed;
-}
-
-__device__ std::uint32_t magnitude4(float4 x) {
-  return max(max(magnitude_of(x.x), magnitude_of(x.y)), max(magnitude_of(x.z), magnitude_of(x.w)));
-}
-
-__device__ std::uint32_t scale_bits(std::uint32_t magnitude) {
-  return magnitude >= kInfinityBits ? kPoisonBits : magnitude;
-}
-
 /// The draws of a warp's chunks; `element` is a multiple of 8 for even lanes.
 template <int kChunks>
 __device__ void draw_chunks(const Quantiser& quantiser, std::uint64_t element,
@@ -214,18 +120,20 @@ __device__ void encode_chunks(const Feed& feed, const BlockGeometry& geometry,
   for (int j = 0; j < kChunks; ++j) {
     const std::size_t chunk = start + j * kChunk;
     if (!kFull && chunk >= feed.count) break;
-    float4 left;
-    const std::uint32_t packed =
-        quantise4<kStochastic>(x[j], divide, quantiser, geometry, draws[j], left);
+    const float4 level = quantise4<kStochastic>(x[j], divide, quantiser.levels.count, draws[j]);
+    const std::uint32_t packed = pack4(level, quantiser.levels.bits);
     if (kFull || chunk + kChunk <= feed.count) {
       store_chunk(codes, geometry, chunk, packed, place + j * (kChunk / 8) * geometry.bits);
     } else {
       store_words(codes, geometry, chunk, feed.count, packed);
     }
-    if constexpr (kSource != Source::Gradient && kFull) {
-      __stcs(reinterpret_cast<float4*>(feed.residual_next + first + j * kChunk), left);
-    } else if constexpr (kSource != Source::Gradient) {
-      store4(feed.residual_next, first + j * kChunk, feed.count, feed.aligned, left);
+    if constexpr (kSource != Source::Gradient) {
+      const float4 left = left_of_levels4(x[j], level, divide, quantiser.levels);
+      if constexpr (kFull) {
+        __stcs(reinterpret_cast<float4*>(feed.residual_next + first + j * kChunk), left);
+      } else {
+        store4(feed.residual_next, first + j * kChunk, feed.count, feed.aligned, left);
+      }
     }
   }
 }
@@ -279,12 +187,12 @@ __global__ __launch_bounds__(kBlockThreads) void encode_twice(Feed feed, BlockGe
     const float4 x = feed4<kSource, true, Nan::Any>(feed, i);
     uint2 draws = make_uint2(0, 0);
     if constexpr (kStochastic) draws = draws_at(quantiser.draws, quantiser.offset + i);
-    float4 left;
-    const std::uint32_t packed =
-        quantise4<kStochastic>(x, divide, quantiser, geometry, draws, left);
+    const float4 level = quantise4<kStochastic>(x, divide, quantiser.levels.count, draws);
+    const std::uint32_t packed = pack4(level, quantiser.levels.bits);
     store_words(codes, geometry, chunk, end, packed);
     if constexpr (kSource != Source::Gradient) {
-      store4(feed.residual_next, i, end, feed.aligned, left);
+      store4(feed.residual_next, i, end, feed.aligned,
+             left_of_levels4(x, level, divide, quantiser.levels));
     }
   }
 }
@@ -334,8 +242,10 @@ class QIntTwin final : public Twin {
 
   void encode(StreamView stream, const Input& input, const SliceContext& context,
               std::byte* payload, std::byte*) const override {
-    const Quantiser quantiser{draw_stream(context, compressors::Purpose::Rounding), context.offset,
-                              static_cast<float>(levels_)};
+    const auto levels = static_cast<float>(levels_);
+    const Quantiser quantiser{draw_stream(context, compressors::Purpose::Rounding),
+                              context.offset,
+                              {static_cast<int>(layout_.bits), levels, 1.0f / levels}};
     for_source(input, [&](auto source) {
       std::size_t warp_elements = 0;
       const EncodeKernel kernel =
@@ -366,6 +276,10 @@ class QIntTwin final : public Twin {
 
 std::unique_ptr<Twin> make_qint_twin(const TwinParameters& parameters) {
   return std::make_unique<QIntTwin>(parameters);
+}
+
+const void* qint_twin_kernel() {
+  return reinterpret_cast<const void*>(encode_twice<Source::Gradient, false>);
 }
 
 }  // namespace tersum::gpu

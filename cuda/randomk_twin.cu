@@ -2,6 +2,7 @@
 #include "compressors/index_set.hpp"
 #include "compressors/wire_ids.hpp"
 #include "cuda/codec.cuh"
+#include "cuda/kernels.hpp"
 #include "cuda/twin_methods.hpp"
 
 namespace tersum::gpu {
@@ -125,6 +126,10 @@ class RandomKTwin final : public Twin {
 
 std::unique_ptr<Twin> make_randomk_twin(const TwinParameters& parameters) {
   return std::make_unique<RandomKTwin>(parameters);
+}
+
+const void* randomk_twin_kernel() {
+  return reinterpret_cast<const void*>(fill_zero);
 }
 
 }  // namespace tersum::gpu

@@ -30,18 +30,24 @@ using AccumulatorOf = std::conditional_t<
         std::conditional_t<std::is_same_v<T, std::int64_t>, __int128,
                            std::conditional_t<std::is_same_v<T, Boolean>, bool, std::int64_t>>>>;
 
+/// Widens one value.
+template <class T>
+__device__ inline AccumulatorOf<T> widen(T value) {
+  if constexpr (std::is_same_v<T, Boolean>) {
+    return value.value != 0;
+  } else {
+    return static_cast<AccumulatorOf<T>>(value);
+  }
+}
+
 /// Widens one value and scales it.
 template <class T>
 __device__ inline AccumulatorOf<T> widen(T value, const Arithmetic& arithmetic) {
   using Acc = AccumulatorOf<T>;
-  if constexpr (std::is_same_v<T, Boolean>) {
-    return value.value != 0;
-  } else if constexpr (is_half_type<T>) {
-    return static_cast<float>(value) * static_cast<float>(arithmetic.pre_scale);
-  } else if constexpr (std::is_floating_point_v<T>) {
-    return value * static_cast<Acc>(arithmetic.pre_scale);
+  if constexpr (std::is_floating_point_v<Acc>) {
+    return widen(value) * static_cast<Acc>(arithmetic.pre_scale);
   } else {
-    return static_cast<Acc>(value);
+    return widen(value);
   }
 }
 
@@ -65,29 +71,36 @@ __device__ inline Acc combine(Acc a, Acc b, ReduceOp op) {
   }
 }
 
+/// Rounds to T, to nearest even.
+template <class T>
+__device__ inline T round_to(AccumulatorOf<T> sum) {
+  if constexpr (std::is_same_v<T, Boolean>) {
+    return Boolean{static_cast<std::uint8_t>(sum ? 1 : 0)};
+  } else if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(sum);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(sum);
+  } else {
+    return static_cast<T>(sum);
+  }
+}
+
 /// Divides an average, scales, and rounds to T.
 template <class T>
 __device__ inline T narrow(AccumulatorOf<T> sum, const Arithmetic& arithmetic, int ranks) {
   using Acc = AccumulatorOf<T>;
-  if constexpr (std::is_same_v<T, Boolean>) {
-    return Boolean{static_cast<std::uint8_t>(sum ? 1 : 0)};
-  } else {
+  if constexpr (!std::is_same_v<T, Boolean>) {
     if (arithmetic.op == ReduceOp::Average) sum = sum / static_cast<Acc>(ranks);
-    if constexpr (std::is_floating_point_v<Acc>)
+    if constexpr (std::is_floating_point_v<Acc>) {
       sum = sum * static_cast<Acc>(arithmetic.post_scale);
-    if constexpr (std::is_same_v<T, __half>) {
-      return __float2half_rn(sum);
-    } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-      return __float2bfloat16_rn(sum);
-    } else {
-      return static_cast<T>(sum);
     }
   }
+  return round_to<T>(sum);
 }
 
 /// As many values of T as Raw holds, accumulated in rank order. Raw is the vector that loads and
-/// stores move.
-template <class T, class Raw, bool kSum>
+/// stores move. With kPlain it is known that nothing is scaled or averaged.
+template <class T, class Raw, bool kSum, bool kPlain = false>
 class Accumulators {
  public:
   static constexpr int kCount = sizeof(Raw) / sizeof(T);
@@ -97,7 +110,7 @@ class Accumulators {
     T values[kCount];
     memcpy(values, &raw, sizeof(Raw));
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) sums_[i] = widen(values[i], arithmetic);
+    for (int i = 0; i < kCount; ++i) sums_[i] = wide(values[i], arithmetic);
   }
 
   /// The next rank's values.
@@ -106,28 +119,41 @@ class Accumulators {
     memcpy(values, &raw, sizeof(Raw));
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      sums_[i] = combine<kSum>(sums_[i], widen(values[i], arithmetic), arithmetic.op);
+      sums_[i] = combine<kSum>(sums_[i], wide(values[i], arithmetic), arithmetic.op);
     }
   }
 
   __device__ Raw result(const Arithmetic& arithmetic, int ranks) const {
     T values[kCount];
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) values[i] = narrow<T>(sums_[i], arithmetic, ranks);
+    for (int i = 0; i < kCount; ++i) {
+      values[i] = kPlain ? round_to<T>(sums_[i]) : narrow<T>(sums_[i], arithmetic, ranks);
+    }
     Raw raw;
     memcpy(&raw, values, sizeof(Raw));
     return raw;
   }
 
  private:
+  __device__ static AccumulatorOf<T> wide(T value, const Arithmetic& arithmetic) {
+    if constexpr (kPlain) return widen(value);
+    return widen(value, arithmetic);
+  }
+
   AccumulatorOf<T> sums_[kCount];
 };
 
+/// How much is known of a tensor's vectors before they are moved: Any may be cut off or not
+/// aligned; Whole are neither.
+enum class Vectors { Any, Whole };
+
 /// Loads `valid` bytes (a multiple of sizeof(T)) at an address aligned for T; the rest is zero.
 /// With `aligned` and a full vector it is one access.
-template <class T, class Raw>
+template <class T, class Raw, Vectors kVectors = Vectors::Any>
 __device__ inline Raw load_elements(const std::byte* from, bool aligned, std::uint64_t valid) {
-  if (aligned && valid >= sizeof(Raw)) return *reinterpret_cast<const Raw*>(from);
+  if (kVectors == Vectors::Whole || (aligned && valid >= sizeof(Raw))) {
+    return *reinterpret_cast<const Raw*>(from);
+  }
   constexpr int kCount = sizeof(Raw) / sizeof(T);
   T values[kCount] = {};
 #pragma unroll
@@ -140,10 +166,10 @@ __device__ inline Raw load_elements(const std::byte* from, bool aligned, std::ui
 }
 
 /// Stores the first `valid` bytes.
-template <class T, class Raw>
+template <class T, class Raw, Vectors kVectors = Vectors::Any>
 __device__ inline void store_elements(std::byte* to, const Raw& raw, bool aligned,
                                       std::uint64_t valid) {
-  if (aligned && valid >= sizeof(Raw)) {
+  if (kVectors == Vectors::Whole || (aligned && valid >= sizeof(Raw))) {
     *reinterpret_cast<Raw*>(to) = raw;
     return;
   }
@@ -180,6 +206,21 @@ void with_element_type(DType dtype, Function&& function) {
       return function.template operator()<float>();
     case DType::Float64:
       return function.template operator()<double>();
+  }
+}
+
+/// Calls function.template operator()<T>() with an integer type as wide as the dtype's elements.
+template <class Function>
+void with_copy_type(DType dtype, Function&& function) {
+  switch (element_bytes(dtype)) {
+    case 8:
+      return function.template operator()<std::int64_t>();
+    case 4:
+      return function.template operator()<std::int32_t>();
+    case 2:
+      return function.template operator()<std::int16_t>();
+    default:
+      return function.template operator()<std::uint8_t>();
   }
 }
 

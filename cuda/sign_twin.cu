@@ -4,27 +4,12 @@
 // it; a ballot over their sign bits is then a word of the payload. Blocks of up to 1024 elements in
 // powers of two stay in registers, others are read twice.
 #include "compressors/wire_ids.hpp"
-#include "cuda/block_codec.cuh"
+#include "cuda/kernels.hpp"
+#include "cuda/sign_codec.cuh"
 #include "cuda/twin_methods.hpp"
 
 namespace tersum::gpu {
 namespace {
-
-/// The mean magnitude from the lanes' sums, or a NaN that poisons the block.
-__device__ float mean_of(float sum, std::size_t count) {
-#pragma unroll
-  for (int o = 16; o > 0; o /= 2) sum = __fadd_rn(sum, __shfl_down_sync(kAllLanes, sum, o));
-  const float mean = __fdiv_rn(__shfl_sync(kAllLanes, sum, 0), static_cast<float>(count));
-  return magnitude_of(mean) < kInfinityBits ? mean : float_of(kPoisonBits);
-}
-
-__device__ bool is_poison(float mean) {
-  return bits_of(mean) == kPoisonBits;
-}
-
-__device__ float signed_mean(float mean, float x) {
-  return float_of(bits_of(mean) | (bits_of(x) & 0x80000000u));
-}
 
 template <Source kSource>
 __device__ void store_residual(const Feed& feed, std::size_t i, float x, float mean) {
@@ -165,6 +150,10 @@ class SignTwin final : public Twin {
 
 std::unique_ptr<Twin> make_sign_twin(const TwinParameters& parameters) {
   return std::make_unique<SignTwin>(parameters);
+}
+
+const void* sign_twin_kernel() {
+  return reinterpret_cast<const void*>(encode_twice<Source::Gradient>);
 }
 
 }  // namespace tersum::gpu

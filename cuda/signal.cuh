@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/collective_layout.hpp"
@@ -35,6 +36,22 @@ __device__ inline void store_relaxed(std::uint32_t* flag, std::uint32_t value) {
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
 
+/// Loads and stores of 16 bytes that go to memory each time; nothing is ordered by them.
+__device__ inline void store_volatile(std::byte* to, uint4 value) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x),
+               "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
+__device__ inline uint4 load_volatile(const std::byte* from) {
+  uint4 value;
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from)
+               : "memory");
+  return value;
+}
+
 /// Nanoseconds of a clock that all blocks share.
 __device__ inline std::uint64_t global_time() {
   std::uint64_t time;
@@ -65,6 +82,19 @@ class Watch {
       if (ready()) return true;
       // Soon for the first time: after a failure each kernel in the stream comes here once.
       if ((tries == kFirst || tries % kPatience == 0) && !may_go_on(peer)) return false;
+    }
+  }
+
+  /// The same for all threads of a warp, which must come together: ready() of all of them, or false
+  /// for all of them.
+  template <class Ready>
+  __device__ bool wait_together(int peer, Ready ready) {
+    for (unsigned tries = 1;; ++tries) {
+      if (__all_sync(0xffffffffu, ready())) return true;
+      if ((tries == kFirst || tries % kPatience == 0) &&
+          !__all_sync(0xffffffffu, may_go_on(peer))) {
+        return false;
+      }
     }
   }
 

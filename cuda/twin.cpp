@@ -39,8 +39,9 @@ Status DecodeStatus::status() const {
   }
 }
 
-std::unique_ptr<TwinState> Twin::make_state(std::size_t count, StreamView stream) const {
-  return std::make_unique<TwinState>(arrays_, count, stream, arrays_ > 0 && masks_sent());
+std::unique_ptr<TwinState> Twin::make_state(std::size_t count, StreamView stream,
+                                            TwinState::Steps steps) const {
+  return std::make_unique<TwinState>(arrays_, count, stream, arrays_ > 0 && masks_sent(), steps);
 }
 
 void Twin::check_workspace(std::size_t count, std::span<std::byte> workspace) const {

@@ -61,7 +61,9 @@ class Twin {
   std::size_t state_arrays() const noexcept { return arrays_; }
   /// State for a gradient of `count` elements, cleared in `stream`. For methods without arrays it
   /// holds hints only and may be left out.
-  std::unique_ptr<TwinState> make_state(std::size_t count, StreamView stream) const;
+  std::unique_ptr<TwinState> make_state(
+      std::size_t count, StreamView stream,
+      TwinState::Steps steps = TwinState::Steps::Provisional) const;
 
   /// Device memory that the calls below need for `count` elements; 256-byte aligned, contents
   /// undefined, not shared by calls that may run at the same time. May be 0.

@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include "cuda/error.hpp"
+#include "cuda/kernels.hpp"
 
 namespace tersum::gpu {
 namespace {
@@ -20,6 +21,10 @@ void apply_mask(StreamView stream, const std::uint32_t* mask, float* values, std
   zero_masked<<<static_cast<unsigned>((count + 255) / 256), 256, 0, stream.get()>>>(mask, values,
                                                                                     count);
   check_launch("zero_masked");
+}
+
+const void* twin_mask_kernel() {
+  return reinterpret_cast<const void*>(zero_masked);
 }
 
 }  // namespace tersum::gpu

@@ -17,6 +17,7 @@ namespace {
 constexpr std::size_t kHintBytes = 256;
 static_assert(TwinState::kHintWords * sizeof(std::uint32_t) <= kHintBytes);
 constexpr std::size_t kReservedRanges = 64;
+constexpr std::size_t kHeadBytes = 2 * sizeof(std::uint64_t);  // of saved values: arrays, count
 
 constexpr std::size_t stride_of(std::size_t count) {
   return (count * sizeof(float) + 255) / 256 * 256;
@@ -30,26 +31,29 @@ constexpr std::size_t stride_of(std::size_t count) {
 
 }  // namespace
 
-TwinState::TwinState(std::size_t arrays, std::size_t count, StreamView stream, bool masked)
+TwinState::TwinState(std::size_t arrays, std::size_t count, StreamView stream, bool masked,
+                     Steps steps)
     : arrays_(arrays),
       count_(count),
       stride_(stride_of(count)),
       mask_words_(masked ? mask_words_for(count) : 0),
-      memory_(kHintBytes + 2 * arrays * stride_of(count) +
-              2 * mask_words_ * sizeof(std::uint32_t)) {
+      steps_(steps),
+      memory_(kHintBytes + (steps == Steps::Final ? 1 : 2) *
+                               (arrays * stride_of(count) + mask_words_ * sizeof(std::uint32_t))) {
   written_.reserve(kReservedRanges);
   check(cudaMemsetAsync(memory_.data(), 0, memory_.bytes(), stream.get()), "cudaMemsetAsync");
 }
 
 std::uint32_t* TwinState::mask(bool next) const noexcept {
   if (mask_words_ == 0) return nullptr;
+  const std::size_t halves = steps_ == Steps::Final ? 1 : 2;
   auto* masks =
-      reinterpret_cast<std::uint32_t*>(memory_.data() + kHintBytes + 2 * arrays_ * stride_);
-  return masks + (next != swapped_ ? mask_words_ : 0);
+      reinterpret_cast<std::uint32_t*>(memory_.data() + kHintBytes + halves * arrays_ * stride_);
+  return masks + (is_second(next) ? mask_words_ : 0);
 }
 
 std::byte* TwinState::array(std::size_t index, bool next) const noexcept {
-  const std::size_t half = next != swapped_ ? arrays_ : 0;
+  const std::size_t half = is_second(next) ? arrays_ : 0;
   return memory_.data() + kHintBytes + (half + index) * stride_;
 }
 
@@ -66,7 +70,7 @@ std::uint32_t* TwinState::hint() const noexcept {
 }
 
 void TwinState::mark_written(std::size_t offset, std::size_t count) {
-  if (count == 0) return;
+  if (count == 0 || steps_ == Steps::Final) return;
   Range range{offset, offset + count};
   const auto first =
       std::lower_bound(written_.begin(), written_.end(), range.begin,
@@ -85,6 +89,7 @@ void TwinState::mark_written(std::size_t offset, std::size_t count) {
 }
 
 void TwinState::commit(StreamView stream) {
+  if (steps_ == Steps::Final) return;
   if (written_.size() == 1 && written_[0].begin == 0 && written_[0].end == count_) {
     swapped_ = !swapped_;
   } else {
@@ -108,13 +113,13 @@ void TwinState::rollback() noexcept {
 std::vector<std::byte> TwinState::save(StreamView stream) const {
   if (arrays_ == 0) return {};
   const std::uint64_t head[2] = {arrays_, count_};
-  std::vector<std::byte> bytes(sizeof head + arrays_ * count_ * sizeof(float));
-  std::memcpy(bytes.data(), head, sizeof head);
+  std::vector<std::byte> bytes(saved_bytes());
+  std::memcpy(bytes.data(), head, kHeadBytes);
   for (std::size_t a = 0; a < arrays_ && count_ > 0; ++a) {
     if (masked()) {
       apply_mask(stream, mask(false), reinterpret_cast<float*>(array(a, false)), count_);
     }
-    check(cudaMemcpyAsync(bytes.data() + sizeof head + a * count_ * sizeof(float), array(a, false),
+    check(cudaMemcpyAsync(bytes.data() + kHeadBytes + a * count_ * sizeof(float), array(a, false),
                           count_ * sizeof(float), cudaMemcpyDeviceToHost, stream.get()),
           "cudaMemcpyAsync");
   }
@@ -122,28 +127,33 @@ std::vector<std::byte> TwinState::save(StreamView stream) const {
   return bytes;
 }
 
-void TwinState::load(std::span<const std::byte> bytes, StreamView stream) {
+std::size_t TwinState::saved_bytes() const noexcept {
+  return arrays_ == 0 ? 0 : kHeadBytes + arrays_ * count_ * sizeof(float);
+}
+
+void TwinState::validate(std::span<const std::byte> bytes) const {
+  if (bytes.size() != saved_bytes()) {
+    refuse(std::to_string(bytes.size()) + " bytes, expected " + std::to_string(saved_bytes()));
+  }
+  if (arrays_ == 0) return;
   std::uint64_t head[2] = {0, 0};
-  const std::size_t expected = arrays_ == 0 ? 0 : sizeof head + arrays_ * count_ * sizeof(float);
-  if (bytes.size() != expected) {
-    refuse(std::to_string(bytes.size()) + " bytes, expected " + std::to_string(expected));
+  std::memcpy(head, bytes.data(), kHeadBytes);
+  if (head[0] != arrays_ || head[1] != count_) {
+    refuse(std::to_string(head[0]) + " arrays of " + std::to_string(head[1]) +
+           " elements, expected " + std::to_string(arrays_) + " of " + std::to_string(count_));
   }
-  if (arrays_ > 0) {
-    std::memcpy(head, bytes.data(), sizeof head);
-    if (head[0] != arrays_ || head[1] != count_) {
-      refuse(std::to_string(head[0]) + " arrays of " + std::to_string(head[1]) +
-             " elements, expected " + std::to_string(arrays_) + " of " + std::to_string(count_));
-    }
+  for (std::size_t at = kHeadBytes; at < bytes.size(); at += sizeof(float)) {
+    float value = 0;
+    std::memcpy(&value, bytes.data() + at, sizeof(float));
+    if (!std::isfinite(value)) refuse("an infinity or a NaN among the values");
   }
-  std::vector<float> values(arrays_ * count_);
-  if (!values.empty()) {
-    std::memcpy(values.data(), bytes.data() + sizeof head, values.size() * sizeof(float));
-  }
-  if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); })) {
-    refuse("an infinity or a NaN among the values");
-  }
+}
+
+void TwinState::load(std::span<const std::byte> bytes, StreamView stream) {
+  validate(bytes);
   for (std::size_t a = 0; a < arrays_ && count_ > 0; ++a) {
-    check(cudaMemcpyAsync(array(a, false), values.data() + a * count_, count_ * sizeof(float),
+    const std::size_t array_bytes = count_ * sizeof(float);
+    check(cudaMemcpyAsync(array(a, false), bytes.data() + kHeadBytes + a * array_bytes, array_bytes,
                           cudaMemcpyHostToDevice, stream.get()),
           "cudaMemcpyAsync");
   }

@@ -18,9 +18,17 @@ namespace tersum::gpu {
 /// of the streams that they are given.
 class TwinState {
  public:
+  /// Where next values are kept until commit().
+  enum class Steps {
+    Provisional,  ///< apart from the committed ones, so that rollback() can forget them
+    Final,        ///< in their place: half the memory, no rollback, and a captured step can be
+                  ///< replayed. For kernels that write each element after they have read it
+  };
+
   /// Zero at first (the memory is cleared in `stream`). Allocates: make it once per gradient. With
   /// `masked` it has masks.
-  TwinState(std::size_t arrays, std::size_t count, StreamView stream, bool masked = false);
+  TwinState(std::size_t arrays, std::size_t count, StreamView stream, bool masked = false,
+            Steps steps = Steps::Provisional);
 
   std::size_t arrays() const noexcept { return arrays_; }
   std::size_t count() const noexcept { return count_; }
@@ -53,15 +61,18 @@ class TwinState {
   /// The next values become the committed ones for all work put into `stream` from now on. Copies
   /// only where a step has left parts unwritten. Does not block the host.
   void commit(StreamView stream);
-  /// Forgets the next values.
+  /// Forgets the next values, unless steps are final.
   void rollback() noexcept;
 
   /// Committed values as CompressorState::save() of the same compressor writes them; empty without
   /// arrays. Blocks the host until `stream` is done.
   std::vector<std::byte> save(StreamView stream) const;
+  std::size_t saved_bytes() const noexcept;
   /// The other way. Error InvalidArgument, with nothing changed, if `bytes` is not of this shape or
   /// holds an infinity or a NaN. Blocks the host until `stream` is done.
   void load(std::span<const std::byte> bytes, StreamView stream);
+  /// The error that load() would throw, if any.
+  void validate(std::span<const std::byte> bytes) const;
 
  private:
   struct Range {
@@ -69,6 +80,10 @@ class TwinState {
     std::size_t end;
   };
 
+  /// Whether the (next) values are in the second half of the memory.
+  bool is_second(bool next) const noexcept {
+    return steps_ == Steps::Provisional && next != swapped_;
+  }
   std::byte* array(std::size_t index, bool next) const noexcept;
   std::uint32_t* mask(bool next) const noexcept;
 
@@ -76,6 +91,7 @@ class TwinState {
   std::size_t count_;
   std::size_t stride_;  // bytes from one array to the next
   std::size_t mask_words_;
+  Steps steps_;
   bool swapped_ = false;        // which half of `memory_` is committed
   DeviceBuffer memory_;         // hint, then arrays of one half, those of the other, two masks
   std::vector<Range> written_;  // sorted, neither overlapping nor touching

@@ -4,7 +4,8 @@
 #   scripts/gpu.sh [directory]          (default: build/gpu-results)
 #
 # Environment: TERSUM_GPU_BUILD (build directory, default build/gpu), NCCL_LIBRARY (path of libnccl.so.2; found in
-# Python's nvidia-nccl package if not set; without it nothing is compared with NCCL).
+# Python's nvidia-nccl package if not set; without it nothing is compared with NCCL), TERSUM_TRACES (CSV files for
+# exchange_replay, separated by spaces).
 # The last line says how many steps passed and failed. Exit status 0 only if none failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -29,7 +30,9 @@ step() {  # step <name> <seconds> <command...>
 
 step configure 300 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTERSUM_CUDA=ON -DTERSUM_BENCH=ON
 step build 3600 cmake --build "$build" --target \
-  cuda_test src_device_test src_device_hosts_test src_device_processes_test src_device_context_test src_device_pieces_test collectives_cuda compressors_cuda tersum-perf
+  cuda_test src_device_test src_device_exchange_test src_device_hosts_test src_device_processes_test \
+  src_device_context_test src_device_pieces_test collectives_cuda compressed_cuda compressors_cuda \
+  exchange_replay tersum-perf tersum-run
 if [ "$failed" -gt 0 ]; then
   echo "$passed passed, $failed failed"
   exit 1
@@ -41,7 +44,7 @@ fi
 } > "$results/machine.txt"
 
 step tests 900 "$build/tests/cuda/cuda_test" --gtest_output="json:$results/tests.json"
-for name in device device_pieces device_hosts device_processes device_context; do
+for name in device device_pieces device_exchange device_hosts device_processes device_context; do
   step "${name}_tests" 300 "$build/tests/src/src_${name}_test" --gtest_output="json:$results/${name}_tests.json"
 done
 
@@ -57,6 +60,8 @@ for ranks in 2 4 8; do
     step "all_reduce_${dtype}_x$ranks" 300 "${run[@]}" --eager --dtype "$dtype" \
       --variant tersum --variant early:early=1 --json "$results/all_reduce_${dtype}_x$ranks.json"
   done
+  step "compressed_x$ranks" 300 "$build/bench/compressed_cuda" --ranks "$ranks" ${nccl:+--nccl-library "$nccl"} \
+    --json "$results/compressed_x$ranks.json"
   step "others_x$ranks" 300 "${run[@]}" --json "$results/others_x$ranks.json" \
     --collectives reduce_scatter,all_gather,broadcast,reduce,all_to_all,send_receive
 done
@@ -71,9 +76,15 @@ if [ "$(id -u)" -eq 0 ] && command -v ip > /dev/null && command -v tc > /dev/nul
       --device cuda --min 256M --max 256M --iterations 2 --json "$results/emulated_hosts_x$ranks.json"
   done
 fi
+for trace in ${TERSUM_TRACES:-}; do
+  [ "$count" -ge 2 ] || continue
+  step "replay_$(basename "$trace" .csv)" 300 "$build/src/tools/tersum-run" -n 2 -- "$build/bench/exchange/exchange_replay" \
+    "$trace" --json "$results/replay_$(basename "$trace" .csv).json"
+done
 step compressors 600 "$build/bench/compressors_cuda"
 
-cat "$results/machine.txt" "$results"/all_reduce_*.log "$results"/others_*.log "$results"/compressors.log \
+cat "$results/machine.txt" "$results"/all_reduce_*.log "$results"/compressed_*.log "$results"/others_*.log \
+  "$results"/compressors.log \
   2> /dev/null | tee "$results/table.txt"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -208,6 +208,10 @@ int tersum_work_wait(const tersum_work_t* work, int64_t timeout_ms, int* done) {
   });
 }
 
+int tersum_work_wait_on(const tersum_work_t* work, void* stream) {
+  return guarded([&] { required(work, "work").work.wait_on(tersum::Stream{stream}); });
+}
+
 int tersum_work_status(const tersum_work_t* work) {
   int code = TERSUM_OK;
   const int failed = guarded([&] { code = remember(required(work, "work").work.status()); });

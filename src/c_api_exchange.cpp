@@ -43,6 +43,9 @@ std::vector<Gradient> gradients_of(const tersum_gradient_t* gradients, std::size
     gradient.count = given.count;
     gradient.dtype = dtype_of(given.dtype);
     gradient.position = given.position;
+    if (given.on_device != 0 && given.on_device != 1)
+      throw Error(Code::InvalidArgument, name + ".on_device must be 0 or 1");
+    gradient.memory = given.on_device == 1 ? MemoryType::Cuda : MemoryType::Host;
     gradient.compressor = text_or_none(given.compressor);
     result.push_back(std::move(gradient));
   }

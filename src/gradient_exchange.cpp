@@ -12,12 +12,6 @@ namespace {
 
 constexpr std::size_t kMostElements = std::size_t{1} << 48;
 
-void check_stream(Stream stream) {
-  if (stream.handle != nullptr)
-    throw Error(Code::Unsupported,
-                "streams belong to device memory, which this build has no support for");
-}
-
 /// Memory and swap space of this machine.
 std::uint64_t machine_bytes() noexcept {
   struct sysinfo info {};
@@ -25,12 +19,13 @@ std::uint64_t machine_bytes() noexcept {
   return (std::uint64_t{info.totalram} + info.totalswap) * info.mem_unit;
 }
 
-/// Every gradient's result is staged in memory: what no memory can hold is refused before time is
-/// spent on its plan.
+/// Every gradient's result is staged in memory of its kind: what no memory can hold is refused
+/// before time is spent on its plan.
 void check_sizes(const std::vector<Gradient>& gradients) {
   const std::uint64_t memory = machine_bytes();
   std::uint64_t total = 0;
   for (const Gradient& gradient : gradients) {
+    if (gradient.memory != MemoryType::Host) continue;  // its device will say
     if (gradient.count > kMostElements)
       throw Error(Code::InvalidArgument, "gradient " + gradient.key + " has " +
                                              std::to_string(gradient.count) +
@@ -63,15 +58,13 @@ GradientExchange::GradientExchange(Communicator communicator, std::vector<Gradie
 }
 
 Work GradientExchange::submit(std::string_view key, void* data, Stream stream) try {
-  check_stream(stream);
-  return state_->submit(state_->index_of(key), data);
+  return state_->submit(state_->index_of(key), data, stream);
 } catch (...) {
   rethrow_as_error("submit");
 }
 
 Work GradientExchange::submit(std::size_t index, void* data, Stream stream) try {
-  check_stream(stream);
-  return state_->submit(index, data);
+  return state_->submit(index, data, stream);
 } catch (...) {
   rethrow_as_error("submit");
 }

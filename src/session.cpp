@@ -108,7 +108,7 @@ Session::~Session() {
   }
   // The last handle went in a completion callback: the engine cannot join itself.
   std::thread([end, engine = std::shared_ptr<Engine>(std::move(engine_)), trace = trace_,
-               devices = std::move(devices_)] {
+               devices = std::move(devices_), memories = std::move(memories_)] {
     end(*engine, devices);
   }).detach();
 }
@@ -116,6 +116,11 @@ Session::~Session() {
 void Session::keep(std::shared_ptr<runtime::DeviceCollectives> device) {
   const std::lock_guard lock(mutex_);
   devices_.push_back(std::move(device));
+}
+
+void Session::keep_memory(std::shared_ptr<void> memory) {
+  const std::lock_guard lock(mutex_);
+  memories_.push_back(std::move(memory));
 }
 
 void Session::run_on_engine(const std::function<void()>& function) const {

@@ -38,6 +38,9 @@ class Session {
   /// Keeps `device` until all ranks have said good-bye: until then peers may write into its memory.
   void keep(std::shared_ptr<runtime::DeviceCollectives> device);
 
+  /// The same for other memory that peers may write into.
+  void keep_memory(std::shared_ptr<void> memory);
+
   /// Runs `function` on the engine's thread and waits for it.
   void run_on_engine(const std::function<void()>& function) const;
 
@@ -49,6 +52,7 @@ class Session {
   std::unique_ptr<runtime::Engine> engine_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<runtime::DeviceCollectives>> devices_;
+  std::vector<std::shared_ptr<void>> memories_;
 };
 
 /// The state behind Communicator.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "src/device/hold.hpp"
 #include "src/engine/work_state.hpp"
 
 namespace tersum {
@@ -44,6 +45,10 @@ void WorkState::on_complete(std::function<void(const Status&)> callback) {
   callback(status());
 }
 
+void WorkState::wait_on(Stream stream) {
+  runtime::hold_until(stream, *this);
+}
+
 namespace {
 WorkState& checked(const std::shared_ptr<WorkState>& state) {
   if (!state) throw Error(Code::InvalidState, "this Work is empty: it was not returned by a call");
@@ -64,6 +69,10 @@ bool Work::wait(std::chrono::nanoseconds timeout) const {
   if (!checked(state_).wait_for(timeout)) return false;
   if (Status status = state_->status(); !status.is_ok()) throw Error(status);
   return true;
+}
+
+void Work::wait_on(Stream stream) const {
+  if (!checked(state_).look()) state_->wait_on(stream);
 }
 
 Status Work::status() const {

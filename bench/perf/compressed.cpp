@@ -3,9 +3,11 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "perf/buffers.hpp"
+#include "perf/device.hpp"
 #include "perf/elements.hpp"
 #include "perf/values.hpp"
 #include "tersum/compressor.hpp"
@@ -110,16 +112,29 @@ CompressedResult measure_compressed(Communicator& communicator, const Options& o
   ExchangeOptions settings;
   settings.compress_min_bytes = 0;
   settings.op = options.op;
-  GradientExchange exchange(
-      communicator, {{"gradient", elements, options.dtype, 0, options.compressor}}, settings);
   const auto compressor = make_compressor(options.compressor);
   BufferRing originals(bytes), gradients(bytes);
+  std::unique_ptr<DeviceMemory> device;
+  if (options.device) device = DeviceMemory::make(communicator.rank(), originals, gradients);
+  Gradient described;
+  described.key = "gradient";
+  described.count = elements;
+  described.dtype = options.dtype;
+  described.compressor = options.compressor;
+  if (device) described.memory = MemoryType::Cuda;
+  GradientExchange exchange(communicator, {described}, settings);
+  const auto place = [&](void* host) { return device ? device->image(host) : host; };
+  const auto exchange_once = [&](void* host) {
+    exchange.submit(std::size_t{0}, place(host), device ? device->stream() : Stream{}).wait();
+  };
   fill_gradient(originals.slot(0), options.dtype, communicator.rank(), elements);
   CompressedResult result;
 
   GuardedBuffer gradient(gradients, bytes, 0);
   std::memcpy(gradient.data(), originals.slot(0), bytes);
-  exchange.submit(std::size_t{0}, gradient.data()).wait();
+  if (device) device->upload();
+  exchange_once(gradient.data());
+  if (device) device->download();
   if (options.check) {
     check_first_step(communicator, options, elements, *compressor, gradient, result);
   }
@@ -127,11 +142,16 @@ CompressedResult measure_compressed(Communicator& communicator, const Options& o
 
   const auto slot = [&](int turn) { return gradients.slot(static_cast<std::size_t>(turn)); };
   const auto step = [&](int turn) {
-    exchange.submit(std::size_t{0}, slot(turn)).wait();
+    exchange_once(slot(turn));
     exchange.commit();
   };
   // Each call starts from the same gradient, as if a backward pass had just written it.
-  const auto restore = [&](int turn) { std::memcpy(slot(turn), originals.slot(0), bytes); };
+  const auto restore = [&](int turn) {
+    if (device)
+      device->copy(place(slot(turn)), place(originals.slot(0)), bytes);
+    else
+      std::memcpy(slot(turn), originals.slot(0), bytes);
+  };
   const ExchangeStatistics before = exchange.statistics();
   result.timing = time_calls(communicator, options.warmup, options.iterations, step, restore);
   const ExchangeStatistics after = exchange.statistics();

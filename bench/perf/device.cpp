@@ -37,13 +37,18 @@ class CudaMemory final : public DeviceMemory {
         return image.device.as<std::byte>() + (address - image.host);
     throw Error(Code::Internal, "an address beyond the rings has no image");
   }
-  void upload() override { copy(cudaMemcpyHostToDevice); }
-  void download() override { copy(cudaMemcpyDeviceToHost); }
+  void upload() override { copy_images(cudaMemcpyHostToDevice); }
+  void download() override { copy_images(cudaMemcpyDeviceToHost); }
+  void copy(void* to, const void* from, std::size_t bytes) override {
+    gpu::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_.get()),
+               "cudaMemcpyAsync");
+    stream_.synchronize();
+  }
   Timing time(Communicator& communicator, int warmup, int iterations, bool graph,
               const std::function<void(int)>& call) override;
 
  private:
-  void copy(cudaMemcpyKind kind) {
+  void copy_images(cudaMemcpyKind kind) {
     for (Image& image : images_) {
       void* device = image.device.as<std::byte>();
       const bool up = kind == cudaMemcpyHostToDevice;

@@ -25,6 +25,9 @@ class DeviceMemory {
   virtual void upload() = 0;
   virtual void download() = 0;
 
+  /// Copies on the device. Blocks.
+  virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
+
   /// Times batches of `iterations` calls that follow each other in the stream, as a graph if asked
   /// for, by the device's clock; a call's time is its batch's, divided. `call` puts one call into
   /// the stream. Collective.

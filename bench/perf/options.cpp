@@ -99,7 +99,8 @@ void check_device(const Words& words, const Options& options) {
     default:
       break;
   }
-  if (!options.compressor.empty()) refuse("--device cuda does not go with --compressor");
+  if (options.graph && !options.compressor.empty())
+    refuse("--graph does not go with --compressor: an exchange has a step of its own each time");
   if (!options.algorithm.empty()) refuse("--algorithm belongs to host memory");
 }
 

@@ -139,6 +139,11 @@ TERSUM_API int tersum_work_done(const tersum_work_t* work, int* done);
  * TERSUM_OK if it is still pending: it goes on, wait again. */
 TERSUM_API int tersum_work_wait(const tersum_work_t* work, int64_t timeout_ms, int* done);
 
+/** What is put into `stream` (a cudaStream_t of the current device) from now on starts after the
+ * operation has ended, well or badly; does not block the host. TERSUM_UNSUPPORTED without a GPU, and
+ * while the stream is captured into a graph. */
+TERSUM_API int tersum_work_wait_on(const tersum_work_t* work, void* stream);
+
 /** TERSUM_OK while pending and after success, else the code of the failure, which becomes the last
  * error. Does not block. */
 TERSUM_API int tersum_work_status(const tersum_work_t* work);

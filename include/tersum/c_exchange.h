@@ -21,6 +21,8 @@ typedef struct tersum_gradient {
   int position;           /**< place in the forward pass: 0 is needed first, the most urgent */
   const char* compressor; /**< spec for this gradient ("topk:ratio=0.01+ef"), which beats rules and
                                the general setting; NULL: those decide */
+  int on_device;          /**< 0: in host memory; 1: on the device that is current when the exchange
+                               is made (CUDA) */
 } tersum_gradient_t;
 
 /** Takes a number from the settings of the communicator. */

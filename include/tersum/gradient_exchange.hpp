@@ -20,6 +20,9 @@ struct Gradient {
   std::string key;        ///< unique name: "conv1.weight"
   std::size_t count = 0;  ///< elements
   DType dtype = DType::Float32;
+  /// Where it is. Cuda: on the device that is current when the exchange is made, which compresses
+  /// it there; such gradients never share a slice with others.
+  MemoryType memory = MemoryType::Host;
   int position = 0;  ///< place in the forward pass: 0 is needed first and is the most urgent
   std::optional<std::string>
       compressor;  ///< spec for this gradient; beats rules, the general setting and the size below
@@ -75,6 +78,7 @@ class GradientExchange {
 
   /// Hands data[count] of gradient `key` over; it is replaced by the average (or sum) over ranks
   /// when the Work is done, and is unchanged if it fails. The memory stays untouched until then.
+  /// Device memory is read when all that is in `stream` now is done; never blocks.
   Work submit(std::string_view key, void* data, Stream stream = {});
   /// The same by the gradient's index in the list given at construction.
   Work submit(std::size_t index, void* data, Stream stream = {});

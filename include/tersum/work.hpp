@@ -7,6 +7,7 @@
 
 #include "tersum/error.hpp"
 #include "tersum/stage.hpp"
+#include "tersum/types.hpp"
 
 namespace tersum {
 
@@ -32,6 +33,13 @@ class Work {
   /// As wait(), for at most `timeout`. Returns false if the operation is still pending then (it
   /// goes on).
   bool wait(std::chrono::nanoseconds timeout) const;
+
+  /// What is put into `stream` from now on starts after the operation has ended, well or badly;
+  /// does not block the host. For results in device memory, and streams of the device that is
+  /// current. Error Unsupported without a GPU, and while the stream is captured into a graph.
+  /// Until the work is done, a copy of pageable memory behind it blocks its caller inside CUDA, and
+  /// with it what other threads allocate there, this library's in the first steps: put it off.
+  void wait_on(Stream stream) const;
 
   /// Ok while pending and after success; the error after a failure. Never blocks.
   Status status() const;

@@ -63,6 +63,7 @@ class DeviceWorkState final : public WorkState,
   bool look() noexcept override;
   bool wait_for(std::chrono::nanoseconds timeout) override;
   void on_complete(std::function<void(const Status&)> callback) override;
+  void wait_on(Stream stream) override { gpu::StreamView(stream).wait(*event_); }
 
  private:
   std::shared_ptr<PeerCollectives> owner_;

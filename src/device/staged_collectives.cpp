@@ -20,12 +20,6 @@ namespace {
 constexpr std::size_t kSlotBytes = std::size_t{4} << 20;
 constexpr int kSlots = 8;  // of each lane: enough for what copies, wire and sums have in hand
 
-int current_device() {
-  int device = 0;
-  gpu::check(cudaGetDevice(&device), "cudaGetDevice");
-  return device;
-}
-
 SlotMemory slot_memory(const Session& session) {
   return session.config().device_staging == "ucx" ? SlotMemory::Device : SlotMemory::Pinned;
 }
@@ -57,7 +51,7 @@ class StagedCollectives final : public DeviceCollectives, public StagingOwner {
         group_(std::move(group)),
         timeout_(session.config().timeout),
         algorithm_(parse_algorithm(session.config().algorithm)),
-        device_(current_device()),
+        device_(gpu::current_device()),
         out_(slot_memory(session), kSlotBytes, kSlots),
         in_(slot_memory(session), kSlotBytes, kSlots),
         hierarchy_(Hierarchy::open(session, group_)) {

@@ -9,8 +9,8 @@ namespace tersum::runtime {
 /// Somebody who waits for a stream.
 class StreamListener {
  public:
-  /// Called once for each notify(), on a thread of CUDA's: it must not block, must not call CUDA,
-  /// and what follows in the stream waits for it to return. Not Ok: the device has failed.
+  /// Called once for each notify(), in the order of these for one stream, on a thread of its own:
+  /// it must not block. Not Ok: the device has failed.
   virtual void on_reached(const Status& status) noexcept = 0;
 
  protected:
@@ -18,7 +18,8 @@ class StreamListener {
 };
 
 /// Has `listener` called when all that is in `stream` now is done; it must live until then. Does
-/// not block. Not while the stream is captured.
+/// not block. Not while the stream is captured. With CUDA before 12.8 the stream's device is
+/// current.
 void notify(gpu::StreamView stream, StreamListener& listener);
 
 }  // namespace tersum::runtime

@@ -92,7 +92,15 @@ bool Engine::turn() {
   busy |= run_ready();
   std::erase_if(notices_out_, [](const auto& notice) { return notice->complete; });
   retired_.clear();
-  return busy;
+  look_at_polled();
+  return busy || !polled_.empty();
+}
+
+void Engine::look_at_polled() {
+  if (polled_.empty()) return;
+  const auto looked_at = std::exchange(polled_, {});  // what they resume may add more
+  for (Polled* polled : looked_at)
+    if (!polled->look()) polled_.push_back(polled);
 }
 
 bool Engine::run_ready() {

@@ -84,6 +84,19 @@ class Engine final : private transport::Listener, private transport::ControlList
   /// Looks at all that is watched, now.
   void look_at_watched();
 
+  /// Something on a device that the engine looks at in every turn, until it has come; it does not
+  /// sleep before.
+  class Polled {
+   public:
+    /// True when it has come; it may be gone afterwards. May resume coroutines.
+    virtual bool look() noexcept = 0;
+
+   protected:
+    ~Polled() = default;
+  };
+  /// `polled` lives until it has come.
+  void poll(Polled& polled) { polled_.push_back(&polled); }
+
   void resume_later(std::coroutine_handle<> handle) { ready_.push_back(handle); }
   transport::Transport& transport() noexcept { return *transport_; }
   WorkerPool& pool() noexcept { return pool_; }
@@ -114,6 +127,7 @@ class Engine final : private transport::Listener, private transport::ControlList
   bool turn();
   void sleep();
   bool run_ready();
+  void look_at_polled();
   void watch_descriptor(boost::asio::posix::stream_descriptor& descriptor, bool& waiting);
   void schedule_tick();
   void tick();
@@ -151,6 +165,7 @@ class Engine final : private transport::Listener, private transport::ControlList
   std::atomic<bool> sleeping_{false};
 
   std::vector<std::coroutine_handle<>> ready_;
+  std::vector<Polled*> polled_;
   std::unordered_map<transport::Key, std::shared_ptr<Operation>> active_;
   std::vector<std::shared_ptr<Operation>> retired_;
   std::unordered_map<std::uint32_t, std::shared_ptr<Group>> groups_;

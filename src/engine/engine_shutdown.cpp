@@ -54,6 +54,7 @@ void Engine::finish_shutdown(std::vector<std::vector<std::byte>> blobs) noexcept
       std::any_of(active_.begin(), active_.end(), outside)) {  // pool and devices will soon be done
     if (!commands_.run_all()) std::this_thread::yield();
     run_ready();
+    look_at_polled();
   }
   while (!active_.empty()) {
     auto operation = active_.begin()->second;

@@ -10,6 +10,7 @@
 
 #include "tersum/error.hpp"
 #include "tersum/stage.hpp"
+#include "tersum/types.hpp"
 
 namespace tersum {
 
@@ -39,6 +40,9 @@ class WorkState {
   void wait() { wait_for(std::chrono::nanoseconds::max()); }
 
   virtual void on_complete(std::function<void(const Status&)> callback);
+
+  /// See Work::wait_on(). For work that is not done yet.
+  virtual void wait_on(Stream stream);
 
  private:
   mutable std::mutex mutex_;

@@ -11,6 +11,7 @@ using runtime::Clock;
 using runtime::Operation;
 using runtime::Signature;
 using runtime::SliceJob;
+using runtime::Task;
 
 namespace {
 
@@ -44,7 +45,8 @@ void ExchangeState::begin_round(std::uint64_t round, std::uint64_t step) {
     fail_round(round, doomed.mapped());
 }
 
-void ExchangeState::on_submit(std::size_t index, void* data, std::shared_ptr<WorkState> work) {
+void ExchangeState::on_submit(std::size_t index, void* data, std::shared_ptr<WorkState> work,
+                              const Status& ready) {
   Track& track = tracks_[index];
   track.data = data;
   track.pending = std::move(work);
@@ -54,6 +56,8 @@ void ExchangeState::on_submit(std::size_t index, void* data, std::shared_ptr<Wor
     complete_if_ended(track);
     return;
   }
+  if (!ready.is_ok())
+    return session_->engine().fail_operation(*group_, {group_->id(), 0, round_, 0}, ready, true);
   for (std::uint32_t slice : track.slices) {
     if (--slices_[slice].gradients_to_come > 0) continue;
     const auto& planned = plan_.slices[slice];
@@ -89,6 +93,8 @@ std::shared_ptr<SliceJob> ExchangeState::make_job(std::uint32_t slice) {
   job->compressor = first.compressor;
   job->reducer = first.reducer;
   job->dense = first.compressor->traits().name == "none";
+  job->slice = slice;
+  job->device = device_of(segments.front().gradient);
   const std::size_t element = element_bytes(job->dtype);
   for (const auto& segment : segments) {
     Track& track = tracks_[segment.gradient];
@@ -97,7 +103,7 @@ std::shared_ptr<SliceJob> ExchangeState::make_job(std::uint32_t slice) {
     part.offset = segment.offset;
     part.count = segment.count;
     part.data = static_cast<const std::byte*>(track.data) + segment.offset * element;
-    part.result = track.result.data() + segment.offset * element;
+    part.result = track.result + segment.offset * element;
     part.state = track.state.get();
     part.reducer_state = track.reducer_state.get();
     part.context = {seed_, step_, track.key, segment.offset,
@@ -141,11 +147,21 @@ runtime::Task<> ExchangeState::run_slice(Operation& op, std::uint32_t slice,
   // Gradients whose last slice this is: their results are whole, and only now the user's memory
   // changes.
   for (std::size_t gradient : slices_[slice].gradients) {
-    Track& track = tracks_[gradient];
-    if (--track.slices_to_deliver > 0 || track.result.empty()) continue;
-    auto copy = op.compute(track.result.size(), [&] {
-      std::memcpy(track.data, track.result.data(), track.result.size());
-    });
+    if (--tracks_[gradient].slices_to_deliver > 0) continue;
+    Task<> delivery = deliver(op, gradient);
+    co_await delivery;
+  }
+}
+
+runtime::Task<> ExchangeState::deliver(Operation& op, std::size_t gradient) {
+  const Track& track = tracks_[gradient];
+  const std::size_t bytes = gradients_[gradient].count * element_bytes(gradients_[gradient].dtype);
+  if (bytes == 0) co_return;
+  if (runtime::DeviceGradients* const device = device_of(gradient)) {
+    Task<> copy = device->copy(op, track.data, track.result, bytes);
+    co_await copy;
+  } else {
+    auto copy = op.compute(bytes, [&] { std::memcpy(track.data, track.result, bytes); });
     co_await copy;
   }
 }
@@ -185,6 +201,7 @@ void ExchangeState::fail_round(std::uint64_t round, const Status& status) {
   }
   if (round < round_ || !round_failure_.is_ok()) return;
   round_failure_ = status;
+  if (device_) device_->abort();
   scheduler_->reset();
   session_->engine().forget(group_->id(), round_);
   for (auto& track : tracks_) {

@@ -10,6 +10,35 @@
 
 namespace tersum {
 
+namespace {
+
+// A slice has a price whatever its bytes: some 50 us between GPUs of one host, which move several
+// MiB in that time, and the steps of the staging pipeline between hosts.
+constexpr std::size_t kPeerSliceBytes = std::size_t{32} << 20;
+constexpr std::size_t kStagedSliceBytes = std::size_t{16} << 20;
+
+/// The settings; where these are the defaults and all gradients are on GPUs, other sizes.
+Config sizes_for_links(Config config, const Session& session, const runtime::Group& group,
+                       const std::vector<Gradient>& gradients) {
+  const Config defaults;
+  const auto on_device = [](const Gradient& gradient) {
+    return gradient.memory == MemoryType::Cuda;
+  };
+  if (!std::ranges::all_of(gradients, on_device)) return config;
+  const auto& members = group.members();
+  const bool peers = std::ranges::all_of(members, [&](int member) {
+    return session.host_of(member) == session.host_of(members.front());
+  });
+  const std::size_t slice = peers ? kPeerSliceBytes : kStagedSliceBytes;
+  if (config.slice_bytes == defaults.slice_bytes) config.slice_bytes = slice;
+  if (config.bucket_bytes == defaults.bucket_bytes)
+    config.bucket_bytes = std::max(config.bucket_bytes, config.slice_bytes);
+  if (config.credit_bytes == defaults.credit_bytes) config.credit_bytes = (peers ? 8 : 4) * slice;
+  return config;
+}
+
+}  // namespace
+
 ExchangeState::ExchangeState(const Communicator& communicator, std::vector<Gradient> gradients,
                              const ExchangeOptions& options)
     : parent_(communicator.state()),
@@ -30,7 +59,10 @@ ExchangeState::~ExchangeState() {
 
 void ExchangeState::close() noexcept {
   if (!group_) return;
-  session_->run_on_engine([this] { session_->engine().remove_group(group_->id()); });
+  session_->run_on_engine([this] {
+    if (device_) device_->abort();
+    session_->engine().remove_group(group_->id());
+  });
   if (session_->engine().on_engine_thread()) return;  // in a callback: nothing may block
   std::unique_lock lock(mutex_);
   const auto pending = works();
@@ -45,6 +77,7 @@ void ExchangeState::build_plan(const ExchangeOptions& options) {
       options.compressor_rules.value_or(config.compressor_rules),
       options.compress_min_bytes.value_or(config.compress_min_bytes));
   seed_ = options.seed.value_or(config.seed);
+  const Config sizes = sizes_for_links(config, *session_, *parent_->group, gradients_);
   std::vector<scheduler::PlanInput> inputs;
   tracks_.resize(gradients_.size());
   std::uint64_t elements = 0;
@@ -71,29 +104,23 @@ void ExchangeState::build_plan(const ExchangeOptions& options) {
     const bool dense = traits.name == "none";
     inputs.push_back({gradient.key, gradient.count, element_bytes(gradient.dtype),
                       gradient.position,
-                      std::string(to_string(gradient.dtype)) + "|" + track.compressor->spec(),
+                      std::string(to_string(gradient.dtype)) + "|" + track.compressor->spec() +
+                          (gradient.memory == MemoryType::Cuda ? "|cuda" : ""),
                       dense ? 1 : traits.block_count});
     elements += gradient.count;
     index_.emplace(gradient.key, i);
   }
-  plan_ = scheduler::make_plan(inputs, {options.bucket_bytes.value_or(config.bucket_bytes),
-                                        options.slice_bytes.value_or(config.slice_bytes)});
+  plan_ = scheduler::make_plan(inputs, {options.bucket_bytes.value_or(sizes.bucket_bytes),
+                                        options.slice_bytes.value_or(sizes.slice_bytes)});
   const auto policy = scheduler::parse_policy(options.policy.value_or(config.policy));
   scheduler::SchedulerOptions schedule;
   schedule.policy = policy;
-  schedule.credit_bytes = options.credit_bytes.value_or(config.credit_bytes);
+  schedule.credit_bytes = options.credit_bytes.value_or(sizes.credit_bytes);
   scheduler_ = std::make_unique<scheduler::Scheduler>(schedule);
   description_ = "operator " + std::string(to_string(op_)) + ", seed " + std::to_string(seed_) +
                  "\n" + scheduler::describe(inputs, plan_);
   plan_.hash = runtime::mix(plan_.hash, compressors::key_hash(description_));
 
-  for (std::size_t i = 0; i < tracks_.size(); ++i) {
-    Track& track = tracks_[i];
-    track.state = track.compressor->make_state(gradients_[i].count);
-    if (track.compressor->traits().aggregation == Aggregation::Recompress)
-      track.reducer_state = track.reducer->make_state(gradients_[i].count);
-    track.result.resize(gradients_[i].count * element_bytes(gradients_[i].dtype));
-  }
   slices_.resize(plan_.slices.size());
   for (std::uint32_t s = 0; s < slices_.size(); ++s) {
     auto& slice = slices_[s];
@@ -106,6 +133,35 @@ void ExchangeState::build_plan(const ExchangeOptions& options) {
   }
   const auto ranks = static_cast<std::uint64_t>(parent_->group->size());
   dense_bytes_per_step_ = 2 * (ranks - 1) * elements * 4 / ranks;
+  build_states();
+}
+
+void ExchangeState::build_states() {
+  const auto on_device = [](const Gradient& gradient) {
+    return gradient.memory == MemoryType::Cuda;
+  };
+  if (std::ranges::any_of(gradients_, on_device))
+    device_ = runtime::open_device_gradients(session_->engine(), slices_.size());
+  for (std::size_t i = 0; i < tracks_.size(); ++i) {
+    Track& track = tracks_[i];
+    const std::size_t count = gradients_[i].count,
+                      bytes = count * element_bytes(gradients_[i].dtype);
+    runtime::DeviceGradients* const device = device_of(i);
+    const auto make_state = [&](const Compressor& compressor) {
+      return device != nullptr ? device->make_state(compressor, count)
+                               : compressor.make_state(count);
+    };
+    const CompressorTraits& traits = track.compressor->traits();
+    if (traits.name != "none") track.state = make_state(*track.compressor);
+    if (traits.aggregation == Aggregation::Recompress)
+      track.reducer_state = make_state(*track.reducer);
+    if (device != nullptr) {
+      track.result = device->allocate(bytes);
+    } else {
+      track.host_result.resize(bytes);
+      track.result = track.host_result.data();
+    }
+  }
 }
 
 void ExchangeState::agree(Communicator communicator) {
@@ -126,6 +182,7 @@ void ExchangeState::agree(Communicator communicator) {
     throw Error(Code::Unsupported,
                 "rank " + std::to_string(parent.world(0)) +
                     " has been the first of too many groups: make fewer exchanges");
+  if (device_) device_->connect(*session_, parent_->group);
   group_ = std::make_shared<ExchangeGroup>(*this, id, parent.rank(), parent.members());
   session_->run_on_engine([&] {
     begin_round(0, 0);
@@ -167,7 +224,23 @@ bool ExchangeState::all_submitted_and_done() const {
                      [](const Track& track) { return track.work->done(); });
 }
 
-Work ExchangeState::submit(std::size_t index, void* data) {
+void ExchangeState::check_memory(const Gradient& gradient, const void* data, Stream stream) const {
+  const std::string name = "gradient " + gradient.key;
+  if (gradient.memory == MemoryType::Cuda) {
+    if (gradient.count > 0) device_->check_memory(data, name);
+  } else if (stream.handle != nullptr) {
+    throw Error(Code::InvalidArgument,
+                name +
+                    " is in host memory, which has no stream; if it is on a device, register it "
+                    "so (Gradient::memory)");
+  } else if (runtime::is_device_memory(data)) {
+    throw Error(Code::InvalidArgument, name +
+                                           " was registered in host memory, but data is in "
+                                           "device memory (Gradient::memory)");
+  }
+}
+
+Work ExchangeState::submit(std::size_t index, void* data, Stream stream) {
   if (index >= gradients_.size())
     throw Error(Code::InvalidArgument, "gradient index " + std::to_string(index) +
                                            " is outside 0.." +
@@ -178,6 +251,7 @@ Work ExchangeState::submit(std::size_t index, void* data) {
   if (reinterpret_cast<std::uintptr_t>(data) % element_bytes(gradient.dtype) != 0)
     throw Error(Code::InvalidArgument, "gradient " + gradient.key + ": data is not aligned to " +
                                            std::string(to_string(gradient.dtype)));
+  check_memory(gradient, data, stream);
   std::lock_guard lock(mutex_);
   if (all_submitted_and_done()) {
     for (const Track& track : tracks_)
@@ -193,10 +267,16 @@ Work ExchangeState::submit(std::size_t index, void* data) {
     throw Error(
         Code::InvalidState,
         "gradient " + gradient.key + " has been submitted in this step already; " + missing_keys());
-  auto work = track.work = std::make_shared<WorkState>();
+  auto work = std::make_shared<WorkState>();
+  const auto submit = [self = shared_from_this(), index, data, work](const Status& ready) {
+    self->on_submit(index, data, work, ready);
+  };
+  if (runtime::DeviceGradients* const device = device_of(index))
+    device->when_reached(stream, submit);
+  else
+    session_->engine().submit(runtime::make_command([submit] { submit(Status::ok()); }));
+  track.work = work;
   ++user_submitted_;
-  session_->engine().submit(runtime::make_command(
-      [self = shared_from_this(), index, data, work] { self->on_submit(index, data, work); }));
   return Work(std::move(work));
 }
 
@@ -285,6 +365,7 @@ void ExchangeState::rollback() {
     });
   }
   for (const auto& work : pending) work->wait();
+  if (device_ && parent_->group->failure().is_ok()) device_->recover();
   lock.lock();
   next_round(false);
 }

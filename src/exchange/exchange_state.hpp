@@ -13,6 +13,7 @@
 
 #include "scheduler/plan.hpp"
 #include "scheduler/scheduler.hpp"
+#include "src/device/device_gradients.hpp"
 #include "src/engine/group.hpp"
 #include "src/exchange/slice_job.hpp"
 #include "src/session.hpp"
@@ -37,7 +38,7 @@ class ExchangeState : public std::enable_shared_from_this<ExchangeState> {
   /// nothing touches the gradients any more.
   void close() noexcept;
 
-  Work submit(std::size_t index, void* data);
+  Work submit(std::size_t index, void* data, Stream stream);
   void wait(std::size_t index);
   void wait_all();
   void commit();
@@ -58,8 +59,9 @@ class ExchangeState : public std::enable_shared_from_this<ExchangeState> {
   struct Track {
     std::shared_ptr<const Compressor> compressor, reducer;
     std::unique_ptr<CompressorState> state, reducer_state;
-    std::uint64_t key = 0;          ///< hash of the name
-    std::vector<std::byte> result;  ///< staged until all its slices are done
+    std::uint64_t key = 0;        ///< hash of the name
+    std::byte* result = nullptr;  ///< staged until all its slices are done
+    std::vector<std::byte> host_result;
     std::vector<std::uint32_t> slices;
     std::shared_ptr<WorkState> work;  ///< [user] of this round; null: not submitted
     void* data = nullptr;             ///< [engine]
@@ -78,6 +80,11 @@ class ExchangeState : public std::enable_shared_from_this<ExchangeState> {
   };
 
   void build_plan(const ExchangeOptions& options);
+  void build_states();
+  void check_memory(const Gradient& gradient, const void* data, Stream stream) const;
+  runtime::DeviceGradients* device_of(std::size_t gradient) const noexcept {
+    return gradients_[gradient].memory == MemoryType::Cuda ? device_.get() : nullptr;
+  }
   [[noreturn]] void report_difference(Communicator& communicator, const std::string& mine,
                                       int other);
 
@@ -93,9 +100,11 @@ class ExchangeState : public std::enable_shared_from_this<ExchangeState> {
 
   // [engine]
   void begin_round(std::uint64_t round, std::uint64_t step);
-  void on_submit(std::size_t index, void* data, std::shared_ptr<WorkState> work);
+  void on_submit(std::size_t index, void* data, std::shared_ptr<WorkState> work,
+                 const Status& ready);
   void pump();
   void start_slice(std::uint32_t slice);
+  runtime::Task<> deliver(runtime::Operation& op, std::size_t gradient);
   runtime::Task<> run_slice(runtime::Operation& op, std::uint32_t slice,
                             std::shared_ptr<runtime::SliceJob> job);
   std::shared_ptr<runtime::SliceJob> make_job(std::uint32_t slice);
@@ -109,6 +118,8 @@ class ExchangeState : public std::enable_shared_from_this<ExchangeState> {
   std::vector<Gradient> gradients_;
   std::unordered_map<std::string, std::size_t> index_;
   const ReduceOp op_;
+  std::unique_ptr<runtime::DeviceGradients>
+      device_;  ///< if there are gradients on one; outlives tracks_
   std::uint64_t seed_ = 0;
   scheduler::Plan plan_;
   std::string description_;

@@ -1,53 +1,32 @@
 #include "src/exchange/slice_job.hpp"
 
-#include <cstring>
-
-#include "compressors/convert.hpp"
+#include "src/device/device_gradients.hpp"
+#include "src/exchange/slice_codec.hpp"
 
 namespace tersum::runtime {
 
 Task<> exchange_slice(Operation& op, const SliceJob& job) {
-  if (job.dense) return linear_exchange(op, job);
+  if (job.device != nullptr) {
+    Task<> task = job.device->exchange(op, job);
+    co_await task;
+  } else {
+    const std::unique_ptr<SliceCodec> codec = make_host_codec(op, job);
+    Task<> task = exchange_messages(op, job, *codec);
+    co_await task;
+  }
+}
+
+Task<> exchange_messages(Operation& op, const SliceJob& job, SliceCodec& codec) {
+  if (job.dense) return dense_exchange(op, job, codec);
   switch (job.compressor->traits().aggregation) {
     case Aggregation::Linear:
-      return linear_exchange(op, job);
+      return linear_exchange(op, job, codec);
     case Aggregation::Recompress:
-      return recompress_exchange(op, job);
+      return recompress_exchange(op, job, codec);
     case Aggregation::SparseMerge:
-      return sparse_merge_exchange(op, job);
+      return sparse_merge_exchange(op, job, codec);
   }
   throw Error(Code::Internal, "unknown aggregation class");
-}
-
-std::span<const float> part_as_float(const SlicePart& part, DType dtype, std::span<float> room) {
-  if (dtype == DType::Float32) return {reinterpret_cast<const float*>(part.data), part.count};
-  compressors::to_float(dtype, part.data, room.data(), part.count);
-  return room.first(part.count);
-}
-
-void store_result(const SlicePart& part, DType dtype, std::span<const float> values) {
-  if (part.count > 0) compressors::from_float(values.data(), dtype, part.result, part.count);
-}
-
-std::span<const std::byte> payload_at(std::span<const std::byte> bytes, std::size_t offset,
-                                      int rank) {
-  const auto bad = [&](const std::string& what) {
-    return Error(
-        Status(Code::Protocol, "payload of rank " + std::to_string(rank) + ": " + what, {}, rank));
-  };
-  if (offset > bytes.size() || bytes.size() - offset < sizeof(PayloadHeader))
-    throw bad("header is cut off");
-  PayloadHeader header;
-  std::memcpy(&header, bytes.data() + offset, sizeof(header));
-  if (header.body_bytes > bytes.size() - offset - sizeof(header))
-    throw bad("body is longer than the message");
-  return bytes.subspan(offset, sizeof(header) + header.body_bytes);
-}
-
-void finish_sum(ReduceOp op, int ranks, std::span<float> values) noexcept {
-  if (op != ReduceOp::Average) return;
-  const float divisor = static_cast<float>(ranks);
-  for (float& value : values) value /= divisor;
 }
 
 }  // namespace tersum::runtime

@@ -1,59 +1,16 @@
-#include <algorithm>
-#include <cstring>
-
 #include "src/collectives/collectives.hpp"
-#include "src/exchange/slice_job.hpp"
+#include "src/exchange/slice_codec.hpp"
 
 namespace tersum::runtime {
-namespace {
 
-/// Adds one rank's payloads of all parts to the sums. Their order is the parts' order.
-void add_payloads(const Operation& op, const SliceJob& job, std::span<const std::byte> bytes,
-                  int rank, std::span<float> sums) {
-  std::size_t at = 0, element = 0;
-  for (const auto& part : job.parts) {
-    const auto payload = payload_at(bytes, at, rank);
-    SliceContext context = part.context;
-    context.rank = static_cast<std::uint32_t>(op.group().world(rank));
-    try {
-      job.compressor->decompress_add(payload, context, 1.0f, sums.subspan(element, part.count));
-    } catch (const Error& error) {
-      throw Error(Status(
-          error.code(), "payload of rank " + std::to_string(rank) + ": " + error.status().message(),
-          {}, rank));
-    }
-    at += payload_stride(payload.size());
-    element += part.count;
-  }
-}
-
-}  // namespace
-
-Task<> sparse_merge_exchange(Operation& op, const SliceJob& job) {
-  const Compressor& compressor = *job.compressor;
+Task<> sparse_merge_exchange(Operation& op, const SliceJob& job, SliceCodec& codec) {
   const int ranks = op.size(), rank = op.rank();
-  const std::size_t count = job.count();
-  std::size_t room = 0, longest = 0;
-  for (const auto& part : job.parts) {
-    room += payload_stride(compressor.max_payload_bytes(part.count));
-    longest = std::max(longest, part.count);
-  }
-  auto inbox = op.scratch(room * static_cast<std::size_t>(ranks));
+  const auto parts = whole_parts(job);
+  const std::size_t room = room_for(*job.compressor, parts);
+  auto inbox = codec.message(room * static_cast<std::size_t>(ranks));
   const auto slot = [&](int r) { return inbox.subspan(room * static_cast<std::size_t>(r), room); };
-  auto floats = float_scratch(op, job.dtype == DType::Float32 ? 0 : longest);
-  std::size_t own_bytes = 0;
-  auto encode = op.compute(count * 4, [&] {
-    for (const auto& part : job.parts) {
-      auto payload = slot(rank).subspan(own_bytes, compressor.max_payload_bytes(part.count));
-      const std::size_t bytes = compressor.compress(part_as_float(part, job.dtype, floats),
-                                                    part.context, part.state, payload);
-      const std::size_t stride = payload_stride(bytes);
-      if (own_bytes + stride <= room)
-        std::memset(payload.data() + bytes, 0, stride - bytes);  // no stray bytes on the wire
-      own_bytes += stride;
-    }
-  });
-  co_await encode;
+  Task<std::size_t> encode = codec.encode(parts, slot(rank));
+  const std::size_t own_bytes = co_await encode;
   op.set_stage(Stage::Compressed);
   op.set_stage(Stage::Exchanging);
   std::vector<Transfer> receives, sends;
@@ -64,28 +21,24 @@ Task<> sparse_merge_exchange(Operation& op, const SliceJob& job) {
   for (int d = 1; d < ranks; ++d)
     sends.push_back(op.send((rank + d) % ranks, 0, read_view(slot(rank).data(), 0, own_bytes)));
 
-  auto sums = float_scratch(op, count);
-  std::fill(sums.begin(), sums.end(), 0.0f);
+  Task<> clear = codec.clear();
+  co_await clear;
   for (int r = 0; r < ranks; ++r) {  // rank order; the own payload is decoded like the others
     std::size_t bytes = own_bytes;
     if (r != rank) {
       Transfer& arriving = receives[static_cast<std::size_t>((rank - r + ranks) % ranks - 1)];
       bytes = co_await arriving;
     }
-    auto add = op.compute(bytes * 4,
-                          [&, r, bytes] { add_payloads(op, job, slot(r).first(bytes), r, sums); });
+    PayloadMessage message;
+    message.bytes = slot(r).first(bytes);
+    message.sender = r;
+    message.encoder = static_cast<std::uint32_t>(op.group().world(r));
+    Task<> add = codec.decode(*job.compressor, parts, message, true);
     co_await add;
   }
   op.set_stage(Stage::Decompressed);
-  auto finish = op.compute(count * 8, [&] {
-    finish_sum(job.op, ranks, sums);
-    std::size_t element = 0;
-    for (const auto& part : job.parts) {
-      store_result(part, job.dtype, sums.subspan(element, part.count));
-      element += part.count;
-    }
-  });
-  co_await finish;
+  Task<> store = codec.store(true);
+  co_await store;
   for (auto& transfer : sends) co_await transfer;
 }
 

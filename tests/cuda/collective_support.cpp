@@ -187,6 +187,10 @@ ProcessResults run_processes(const ProcessPlan& plan) {
       children[i].running = false;
       --running;
     }
+    if (running == 1 && plan.victim >= 0) {
+      const Child& victim = children[static_cast<std::size_t>(plan.victim)];
+      if (victim.running) kill(victim.pid, SIGKILL);
+    }
     if (Clock::now() < end || results.timed_out) continue;
     results.timed_out = true;
     for (const Child& child : children) {

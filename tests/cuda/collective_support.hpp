@@ -38,7 +38,8 @@ struct ProcessResults {
 
 /// Runs this program `size` times with `arguments`, serves their all-gathers and waits until they
 /// have ended; kills what is left after `limit`. When rank `victim` (if >= 0) has taken part in
-/// `gathers_before_kill` all-gathers, it is killed after `kill_delay`.
+/// `gathers_before_kill` all-gathers, it gets `kill_signal` after `kill_delay`, and SIGKILL when
+/// all others have ended, if it is still there.
 struct ProcessPlan {
   int size = 2;
   std::vector<std::string> arguments;

@@ -11,6 +11,7 @@
 
 #include "cuda/collective_cases.hpp"
 #include "cuda/collective_graph.hpp"
+#include "cuda/collective_layout.hpp"
 #include "cuda/device.hpp"
 #include "cuda/error.hpp"
 
@@ -22,8 +23,8 @@ using std::chrono::milliseconds;
 PeerSettings test_settings() {
   PeerSettings settings;
   settings.timeout = milliseconds(4'000);
-  settings.push_blocks = 16;  // ranks that share a GPU must fit on it together
-  settings.copy_engines = true;
+  settings.cell_blocks = 16;  // ranks that share a GPU must fit on it together
+  settings.push_blocks = 16;
   settings.slice_bytes = std::size_t{1} << 20;
   settings.slice_blocks = 16;
   return settings;
@@ -70,8 +71,15 @@ TEST_P(CollectiveOfRanks, GivesTheHostsBitsThroughQueues) {
            [](CollectiveRank& rank) { check_everything(rank, Algorithm::Push, Algorithm::Push); });
 }
 
+TEST_P(CollectiveOfRanks, GivesTheHostsBitsInLines) {
+  in_ranks(GetParam(), [](CollectiveRank& rank) {
+    check_everything(rank, Algorithm::Lines, Algorithm::Lines);
+  });
+}
+
 TEST_P(CollectiveOfRanks, GivesTheHostsBitsInTwoSteps) {
   in_ranks(GetParam(), [](CollectiveRank& rank) {
+    check_everything(rank, Algorithm::Auto, Algorithm::LinesTwoShot);
     check_everything(rank, Algorithm::Auto, Algorithm::PacketsTwoShot);
     check_everything(rank, Algorithm::Auto, Algorithm::PushTwoShot);
   });
@@ -90,13 +98,28 @@ TEST_P(CollectiveOfRanks, MovesTensorsMuchLargerThanItsQueues) {
   });
 }
 
+TEST_P(CollectiveOfRanks, MovesInLinesWhatTakesManyRounds) {
+  in_ranks(GetParam(), [](CollectiveRank& rank) {
+    for (int kind = 0; kind < kCollectiveCount; ++kind) {
+      CollectiveCase test;
+      test.kind = static_cast<Collective>(kind);
+      test.algorithm = Algorithm::Lines;
+      test.count = 1'000'003;
+      test.shift = static_cast<std::size_t>(kind % 2);
+      test.in_place = kind % 3 == 0;
+      rank.check(test, 19);
+    }
+  });
+}
+
 TEST_P(CollectiveOfRanks, KeepsStepWhenSizesAndFormsAlternate) {
   in_ranks(GetParam(), [](CollectiveRank& rank) {
-    const Algorithm forms[] = {Algorithm::Packets, Algorithm::Push, Algorithm::PacketsTwoShot,
-                               Algorithm::PushTwoShot};
-    for (std::uint64_t i = 0; i < 200; ++i) {
+    const Algorithm forms[] = {Algorithm::Packets,        Algorithm::Push,
+                               Algorithm::Lines,          Algorithm::PushTwoShot,
+                               Algorithm::PacketsTwoShot, Algorithm::LinesTwoShot};
+    for (std::uint64_t i = 0; i < 300; ++i) {
       CollectiveCase test;
-      test.algorithm = forms[i % 4];
+      test.algorithm = forms[i % 6];
       test.count = 1 + mix_bits(i) % 100'000;
       if (i % 7 == 0) {
         test.kind = Collective::Broadcast;
@@ -112,8 +135,9 @@ TEST_P(CollectiveOfRanks, ReplaysAGraphAThousandTimes) {
   in_ranks(GetParam(), [](CollectiveRank& rank) {
     const auto submit_all = [&] {
       std::size_t at = 0;
-      for (const Algorithm form : {Algorithm::Packets, Algorithm::Push, Algorithm::PacketsTwoShot,
-                                   Algorithm::PushTwoShot}) {
+      for (const Algorithm form :
+           {Algorithm::Packets, Algorithm::Push, Algorithm::Lines, Algorithm::PacketsTwoShot,
+            Algorithm::LinesTwoShot, Algorithm::PushTwoShot}) {
         for (const std::size_t count : {1ul, 5000ul}) {
           CollectiveCase test;
           test.algorithm = form;
@@ -125,7 +149,7 @@ TEST_P(CollectiveOfRanks, ReplaysAGraphAThousandTimes) {
       rank.communicator().barrier(rank.stream());
     };
     const Graph graph(rank.stream(), submit_all);
-    const HostTensor values = make_values(DType::Float32, 70'000, rank.rank(), 3);
+    const HostTensor values = make_values(DType::Float32, 100'000, rank.rank(), 3);
     check(cudaMemcpyAsync(rank.input(), values.data(), values.size(), cudaMemcpyDefault,
                           rank.stream().get()),
           "copy");
@@ -142,9 +166,9 @@ TEST_P(CollectiveOfRanks, ReplaysAGraphAThousandTimes) {
     const Status status = rank.communicator().status();
     if (!status.is_ok()) throw std::runtime_error(status.to_string());
     std::vector<HostTensor> all;
-    for (int r = 0; r < rank.size(); ++r) all.push_back(make_values(DType::Float32, 70'000, r, 3));
+    for (int r = 0; r < rank.size(); ++r) all.push_back(make_values(DType::Float32, 100'000, r, 3));
     const HostTensor wanted = reduce_on_host(all, DType::Float32, ReduceOp::Sum, 1.0, 1.0);
-    for (std::size_t run = 0; run < 8; ++run) {
+    for (std::size_t run = 0; run < 12; ++run) {
       const std::size_t bytes = run % 2 == 0 ? 4 : 20'000;
       if (std::memcmp(&result[run * 32'768], &wanted[run * 32'768], bytes) != 0) {
         throw std::runtime_error("the replay's result is wrong in run " + std::to_string(run));
@@ -160,17 +184,54 @@ INSTANTIATE_TEST_SUITE_P(Ranks, CollectiveOfRanks, testing::Values(1, 2, 3, 4),
 TEST_F(CollectiveTest, CopyEnginesGiveTheHostsBits) {
   in_ranks(2, [](CollectiveRank& rank) {
     std::uint64_t seed = 0;
-    for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
-      for (const std::size_t count : {1ul, 4'000'003ul}) {
-        CollectiveCase test;
-        test.algorithm = Algorithm::CopyEngines;
-        test.dtype = static_cast<DType>(dtype);
-        test.count = count;
-        test.op = static_cast<ReduceOp>(dtype == 5 ? 0 : dtype % kReduceOpCount);
-        test.in_place = dtype % 2 == 0;
-        test.shift = static_cast<std::size_t>(dtype % 3);
-        rank.check(test, ++seed);
+    for (int kind = 0; kind < kCollectiveCount; ++kind) {
+      for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
+        for (const std::size_t count : {1ul, 1'500'003ul}) {
+          CollectiveCase test;
+          test.kind = static_cast<Collective>(kind);
+          test.algorithm = Algorithm::CopyEngines;
+          test.dtype = static_cast<DType>(dtype);
+          test.count = count;
+          test.op = static_cast<ReduceOp>(dtype == 5 ? 0 : dtype % kReduceOpCount);
+          test.in_place = (dtype + kind) % 2 == 0 && test.kind != Collective::Shift;
+          test.shift = static_cast<std::size_t>(dtype % 3);
+          test.root = dtype % 2;
+          rank.check(test, ++seed);
+        }
       }
+    }
+  });
+}
+
+TEST_F(CollectiveTest, CopyEnginesReuseTheirSlots) {
+  in_ranks(2, [](CollectiveRank& rank) {
+    CollectiveCase test;
+    test.algorithm = Algorithm::CopyEngines;
+    test.count = 10'000'000;  // 39 slices, 2 slots
+    for (std::uint64_t seed = 0; seed < 4; ++seed) {
+      test.in_place = seed % 2 == 1;
+      rank.check(test, seed);
+    }
+    test.kind = Collective::Broadcast;
+    rank.check(test, 4);
+  });
+}
+
+TEST_F(CollectiveTest, CopyEnginesCarryTheWordThatStandsForNothing) {
+  in_ranks(2, [](CollectiveRank& rank) {
+    std::vector<std::uint32_t> words(1'000'000);
+    for (std::size_t i = 0; i < words.size(); ++i) words[i] = i % 3 == 0 ? kBlank : 7;
+    const std::size_t bytes = words.size() * 4;
+    const StreamView s = rank.stream();
+    for (int i = 0; i < 3; ++i) {
+      check(cudaMemcpyAsync(rank.input(), words.data(), bytes, cudaMemcpyDefault, s.get()), "copy");
+      rank.communicator().all_reduce(rank.input(), rank.output(), words.size(), DType::Int32,
+                                     ReduceOp::Max, s, {}, Algorithm::CopyEngines);
+      std::vector<std::uint32_t> result(words.size());
+      check(cudaMemcpyAsync(result.data(), rank.output(), bytes, cudaMemcpyDefault, s.get()),
+            "copy");
+      s.synchronize();
+      EXPECT_EQ(result, words);
     }
   });
 }
@@ -181,8 +242,11 @@ TEST_F(CollectiveTest, CopyEnginesReplayInAGraph) {
     test.algorithm = Algorithm::CopyEngines;
     test.count = 3'000'000;
     const Graph graph(rank.stream(), [&] {
-      rank.submit(test, rank.input(), rank.output());
-      rank.submit(test, rank.input(), rank.output());
+      CollectiveCase small;
+      for (int i = 0; i < 3; ++i) {
+        rank.submit(test, rank.input(), rank.output());
+        rank.submit(small, rank.output(), rank.output() + CollectiveRank::kCapacity / 2);
+      }
     });
     for (int i = 0; i < 20; ++i) graph.launch(rank.stream());
     rank.stream().synchronize();
@@ -214,7 +278,8 @@ TEST_F(CollectiveTest, TwoCommunicatorsRunAtOnce) {
 
 TEST_F(CollectiveTest, SpreadsNaNAndInfinityAsASumDoes) {
   in_ranks(2, [](CollectiveRank& rank) {
-    for (const Algorithm form : {Algorithm::Packets, Algorithm::Push, Algorithm::CopyEngines}) {
+    for (const Algorithm form :
+         {Algorithm::Packets, Algorithm::Lines, Algorithm::Push, Algorithm::CopyEngines}) {
       for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max}) {
         const float nan = std::numeric_limits<float>::quiet_NaN();
         const float infinity = std::numeric_limits<float>::infinity();
@@ -242,7 +307,7 @@ TEST_F(CollectiveTest, ASilentRankEndsTheOthersWithTimeout) {
       2,
       [](CollectiveRank& rank) {
         if (rank.rank() == 1) return rank.communicator().abort();  // never comes
-        for (const Algorithm form : {Algorithm::Packets, Algorithm::Push}) {
+        for (const Algorithm form : {Algorithm::Packets, Algorithm::Lines, Algorithm::Push}) {
           CollectiveCase test;
           test.count = 50'000;
           test.algorithm = form;
@@ -259,7 +324,8 @@ TEST_F(CollectiveTest, ASilentRankEndsTheOthersWithTimeout) {
 }
 
 TEST_F(CollectiveTest, AbortEndsWhatRuns) {
-  for (const Algorithm form : {Algorithm::Packets, Algorithm::Push, Algorithm::CopyEngines}) {
+  for (const Algorithm form :
+       {Algorithm::Packets, Algorithm::Lines, Algorithm::Push, Algorithm::CopyEngines}) {
     in_ranks(2, [&](CollectiveRank& rank) {
       if (rank.rank() == 0) {
         CollectiveCase test;

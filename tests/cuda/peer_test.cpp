@@ -4,9 +4,13 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <thread>
 
 #include "cuda/collective_cases.hpp"
@@ -22,7 +26,6 @@ using std::chrono::milliseconds;
 PeerSettings test_settings() {
   PeerSettings settings;
   settings.timeout = milliseconds(5'000);
-  settings.copy_engines = true;
   settings.slice_bytes = std::size_t{1} << 20;
   return settings;
 }
@@ -110,13 +113,18 @@ TEST_F(PeerTest, CollectivesBetweenProcessesGiveTheHostsBits) {
   const auto results = in_processes([&](const RankRole& role) {
     CollectiveRank rank(role, devices_, test_settings());
     check_everything(rank, Algorithm::Packets, Algorithm::Packets);
+    check_everything(rank, Algorithm::Lines, Algorithm::Lines);
     check_everything(rank, Algorithm::Push, Algorithm::Push);
     CollectiveCase test;
     test.algorithm = Algorithm::CopyEngines;
-    test.count = 5'000'001;
-    rank.check(test, 1);
-    test.in_place = true;
-    rank.check(test, 2);
+    for (const std::size_t count : {2'500'001, 9'000'000}) {
+      test.count = count;
+      for (const Collective kind : {Collective::AllReduce, Collective::Broadcast}) {
+        test.kind = kind;
+        test.in_place = !test.in_place;
+        rank.check(test, count);
+      }
+    }
     rank.communicator().close();
   });
   EXPECT_TRUE(results.all_succeeded()) << results.to_string();
@@ -128,7 +136,8 @@ TEST_F(PeerTest, TensorsOfAMemoryPoolAreUsedInPlace) {
     void* pooled = nullptr;
     check(cudaMallocAsync(&pooled, 1 << 20, rank.stream().get()), "cudaMallocAsync");
     std::vector<float> values(1 << 18, static_cast<float>(role.rank + 1));
-    for (const Algorithm form : {Algorithm::Packets, Algorithm::Push, Algorithm::CopyEngines}) {
+    for (const Algorithm form :
+         {Algorithm::Packets, Algorithm::Lines, Algorithm::Push, Algorithm::CopyEngines}) {
       const std::size_t count = form == Algorithm::Packets ? 1 << 16 : 1 << 18;
       check(
           cudaMemcpyAsync(pooled, values.data(), 4 * count, cudaMemcpyDefault, rank.stream().get()),
@@ -148,8 +157,58 @@ TEST_F(PeerTest, TensorsOfAMemoryPoolAreUsedInPlace) {
   EXPECT_TRUE(results.all_succeeded()) << results.to_string();
 }
 
-/// Works on until the communicator fails; then the context must still work.
-void work_until_failure(CollectiveRank& rank, Algorithm form, bool in_graph) {
+/// Bytes of device memory in use, pages of the process in memory, and its open files.
+struct Footprint {
+  std::size_t device_bytes = 0;
+  std::size_t resident_pages = 0;
+  std::ptrdiff_t files = 0;
+
+  static Footprint now() {
+    Footprint footprint;
+    std::size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    footprint.device_bytes = total - free;
+    std::ifstream statm("/proc/self/statm");
+    std::size_t pages = 0;
+    statm >> pages >> footprint.resident_pages;
+    footprint.files = std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+    return footprint;
+  }
+};
+
+TEST_F(PeerTest, AHundredThousandCollectivesLeaveMemoryAndFilesAsTheyWere) {
+  const auto results = in_processes([&](const RankRole& role) {
+    CollectiveRank rank(role, devices_, test_settings());
+    const auto work = [&](int operations) {
+      static constexpr Algorithm kForms[] = {Algorithm::Packets, Algorithm::Lines, Algorithm::Push,
+                                             Algorithm::CopyEngines};
+      CollectiveCase test;
+      for (int i = 0; i < operations; ++i) {
+        test.kind = static_cast<Collective>(i % kCollectiveCount);
+        test.count = static_cast<std::size_t>(1 + i % 1000);
+        test.algorithm = i % 100 == 0 ? Algorithm::CopyEngines : kForms[i % 3];
+        rank.submit(test, rank.input(), rank.output());
+      }
+      rank.stream().synchronize();
+      require(rank.communicator().status().is_ok(), rank.communicator().status().to_string());
+    };
+    work(2'000);
+    const Footprint before = Footprint::now();
+    work(100'000);
+    const Footprint after = Footprint::now();
+    std::cout << "device bytes " << before.device_bytes << " -> " << after.device_bytes
+              << ", resident pages " << before.resident_pages << " -> " << after.resident_pages
+              << ", files " << before.files << " -> " << after.files << std::endl;
+    require(after.device_bytes == before.device_bytes, "device memory is as before");
+    require(after.resident_pages <= before.resident_pages + 1024, "host memory is as before");
+    require(after.files == before.files, "files are as before");
+    rank.communicator().close();
+  });
+  EXPECT_TRUE(results.all_succeeded()) << results.to_string();
+}
+
+/// Works on until the communicator fails, then checks that the context still works.
+Status work_until_failure(CollectiveRank& rank, Algorithm form, bool in_graph) {
   CollectiveCase test;
   test.algorithm = form;
   test.count = form == Algorithm::Packets ? 4096 : 1'000'000;
@@ -166,48 +225,97 @@ void work_until_failure(CollectiveRank& rank, Algorithm form, bool in_graph) {
     }
     rank.stream().synchronize();
   }
-  const Status status = rank.communicator().status();
-  require(status.code() == Code::Timeout && status.rank() == 1, status.to_string());
   check(cudaMemsetAsync(rank.output(), 7, 1000, rank.stream().get()), "set");
   unsigned char byte = 0;
   check(cudaMemcpyAsync(&byte, rank.output() + 999, 1, cudaMemcpyDefault, rank.stream().get()),
         "copy");
   rank.stream().synchronize();
   require(byte == 7, "the context works after the failure");
+  return rank.communicator().status();
 }
 
-class PeerDeath : public PeerTest,
-                  public testing::WithParamInterface<std::tuple<Algorithm, bool>> {};
-
-TEST_P(PeerDeath, EndsTheSurvivorWithAnErrorAndLeavesItsContextUsable) {
-  const auto [form, in_graph] = GetParam();
+/// Rank 1 gets a signal in the middle of its work.
+ProcessPlan plan_with_victim(int signal) {
   ProcessPlan plan;
   plan.victim = 1;
-  plan.gathers_before_kill = 5;  // after the set-up
+  plan.gathers_before_kill = 6;  // after the set-up
   plan.kill_delay = milliseconds(300);
-  const auto start = std::chrono::steady_clock::now();
-  const auto results = in_processes(
-      [&, form = form, in_graph = in_graph](const RankRole& role) {
-        PeerSettings settings = test_settings();
-        settings.timeout = milliseconds(500);
-        CollectiveRank rank(role, devices_, settings);
-        rank.stream().synchronize();
-        role.all_gather({});
-        work_until_failure(rank, form, in_graph);
-      },
-      plan);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  std::cout << "whole scenario " << seconds.count() << " s\n";
+  plan.kill_signal = signal;
+  return plan;
+}
+
+void expect_only_the_victim_lost(const ProcessResults& results) {
   ASSERT_EQ(results.wait_status.size(), 2u);
   EXPECT_EQ(results.wait_status[0], 0) << results.to_string();
   EXPECT_TRUE(WIFSIGNALED(results.wait_status[1])) << results.to_string();
   EXPECT_FALSE(results.timed_out);
 }
 
+class PeerLoss : public PeerTest,
+                 public testing::WithParamInterface<std::tuple<Algorithm, bool, int>> {
+ public:
+  static std::string name(const testing::TestParamInfo<ParamType>& info) {
+    const auto [form, in_graph, signal] = info.param;
+    std::string name(to_string(form));
+    name.erase(std::remove(name.begin(), name.end(), '-'), name.end());
+    return name + (in_graph ? "_graph" : "_eager") + (signal == SIGKILL ? "_killed" : "_stopped");
+  }
+};
+
+// Nobody tells the survivor: its kernels notice.
+TEST_P(PeerLoss, EndsTheSurvivorWithTimeoutAndLeavesItsContextUsable) {
+  const auto [form, in_graph, signal] = GetParam();
+  expect_only_the_victim_lost(in_processes(
+      [&, form = form, in_graph = in_graph](const RankRole& role) {
+        PeerSettings settings = test_settings();
+        settings.timeout = milliseconds(500);
+        CollectiveRank rank(role, devices_, settings);
+        rank.stream().synchronize();
+        role.all_gather({});
+        const Status status = work_until_failure(rank, form, in_graph);
+        require(status.code() == Code::Timeout && status.rank() == 1, status.to_string());
+      },
+      plan_with_victim(signal)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, PeerLoss,
+                         testing::Combine(testing::Values(Algorithm::Packets, Algorithm::Lines,
+                                                          Algorithm::Push, Algorithm::CopyEngines),
+                                          testing::Bool(), testing::Values(SIGKILL, SIGSTOP)),
+                         PeerLoss::name);
+
+class PeerDeath : public PeerTest, public testing::WithParamInterface<Algorithm> {};
+
+// The survivor hears of the death, as a runtime does from its control plane, long before a timeout.
+TEST_P(PeerDeath, LetsAnAbortEndTheSurvivorInsideAGraph) {
+  expect_only_the_victim_lost(in_processes(
+      [&](const RankRole& role) {
+        CollectiveRank rank(role, devices_, test_settings());
+        rank.stream().synchronize();
+        role.all_gather({});
+        std::chrono::steady_clock::time_point aborted;
+        std::thread control([&] {
+          if (role.rank == 1) return;
+          try {
+            role.all_gather({});  // never complete
+          } catch (const Error&) {
+            aborted = std::chrono::steady_clock::now();
+            rank.communicator().abort();
+          }
+        });
+        const Status status = work_until_failure(rank, GetParam(), true);
+        const auto end = std::chrono::steady_clock::now();
+        control.join();
+        std::cout << "ended " << std::chrono::duration<double, std::milli>(end - aborted).count()
+                  << " ms after the abort" << std::endl;
+        require(status.code() == Code::Aborted, status.to_string());
+      },
+      plan_with_victim(SIGKILL)));
+}
+
 INSTANTIATE_TEST_SUITE_P(Forms, PeerDeath,
-                         testing::Combine(testing::Values(Algorithm::Packets, Algorithm::Push,
-                                                          Algorithm::CopyEngines),
-                                          testing::Bool()));
+                         testing::Values(Algorithm::Packets, Algorithm::Lines, Algorithm::Push,
+                                         Algorithm::CopyEngines));
 
 }  // namespace
 }  // namespace tersum::gpu

@@ -151,11 +151,13 @@ static int make_exchange(tersum_comm_t* comm, const char* compressor,
   gradients[0].dtype = TERSUM_FLOAT32;
   gradients[0].position = 0;
   gradients[0].compressor = compressor;
+  gradients[0].on_device = 0;
   gradients[1].key = "bias";
   gradients[1].count = 2;
   gradients[1].dtype = TERSUM_FLOAT64;
   gradients[1].position = 1;
   gradients[1].compressor = NULL;
+  gradients[1].on_device = 0;
   options.compress_min_bytes = 0;
   options.slice_bytes = 4096;
   options.seed = &seed;
@@ -312,7 +314,7 @@ int c_wrong_arguments(void) {
   tersum_comm_t* comm = connect_alone();
   tersum_exchange_t* exchange = NULL;
   tersum_work_t* work = NULL;
-  tersum_gradient_t gradient;
+  tersum_gradient_t gradient = {NULL, 0, TERSUM_FLOAT32, 0, NULL, 0};
   float x = 1;
   CHECK(comm != NULL);
   FAILS(TERSUM_INVALID_ARGUMENT, "dtype 10",
@@ -364,7 +366,7 @@ int c_option_sizes(void) {
   tersum_comm_t* comm = connect_alone();
   tersum_exchange_options_t options = TERSUM_EXCHANGE_OPTIONS_INIT;
   tersum_exchange_t* exchange = NULL;
-  const tersum_gradient_t gradient = {"w", 1, TERSUM_FLOAT32, 0, NULL};
+  const tersum_gradient_t gradient = {"w", 1, TERSUM_FLOAT32, 0, NULL, 0};
   CHECK(comm != NULL);
   later.known.size = sizeof(later);
   OK(tersum_barrier(comm, &later.known, NULL));

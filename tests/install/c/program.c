@@ -34,8 +34,8 @@ static int check_exchange(tersum_comm_t* comm, int rank) {
   tersum_exchange_options_t options = TERSUM_EXCHANGE_OPTIONS_INIT;
   tersum_exchange_statistics_t statistics;
   tersum_exchange_t* exchange = NULL;
-  tersum_gradient_t gradients[2] = {{"weight", COUNT, TERSUM_FLOAT32, 0, "topk:ratio=0.1+ef"},
-                                    {"bias", 1, TERSUM_FLOAT32, 1, "none"}};
+  tersum_gradient_t gradients[2] = {{"weight", COUNT, TERSUM_FLOAT32, 0, "topk:ratio=0.1+ef", 0},
+                                    {"bias", 1, TERSUM_FLOAT32, 1, "none", 0}};
   float weight[COUNT];
   float arrived[COUNT] = {0};
   float bias;

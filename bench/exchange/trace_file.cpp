@@ -1,0 +1,77 @@
+#include "exchange/trace_file.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <sstream>
+
+#include "tersum/error.hpp"
+
+namespace tersum::replay {
+namespace {
+
+std::vector<std::string> fields_of(std::string line) {
+  if (!line.empty() && line.back() == '\r') line.pop_back();
+  std::vector<std::string> fields;
+  std::istringstream stream(line);
+  for (std::string field; std::getline(stream, field, ',');) fields.push_back(field);
+  return fields;
+}
+
+class TraceReader {
+ public:
+  explicit TraceReader(const std::string& path) : path_(path), file_(path) {
+    if (!file_) throw Error(Code::InvalidArgument, "cannot read " + path);
+  }
+
+  std::vector<TracedGradient> read() {
+    const auto header = next();
+    const std::size_t name = column(header, "name"), count = column(header, "numel"),
+                      gap = column(header, "gap_us");
+    std::vector<TracedGradient> gradients;
+    for (auto fields = next(); !fields.empty(); fields = next()) {
+      if (fields.size() <= std::max({name, count, gap})) refuse("has too few columns");
+      TracedGradient gradient;
+      gradient.name = fields[name];
+      gradient.count = static_cast<std::size_t>(number(fields[count]));
+      gradient.time = std::chrono::nanoseconds(static_cast<long>(number(fields[gap]) * 1e3));
+      gradients.push_back(std::move(gradient));
+    }
+    if (gradients.empty()) refuse("holds no gradient");
+    return gradients;
+  }
+
+ private:
+  std::vector<std::string> next() {
+    std::string line;
+    ++line_;
+    return std::getline(file_, line) ? fields_of(line) : std::vector<std::string>();
+  }
+  std::size_t column(const std::vector<std::string>& header, const std::string& name) const {
+    const auto found = std::find(header.begin(), header.end(), name);
+    if (found == header.end()) refuse("has no column " + name);
+    return static_cast<std::size_t>(found - header.begin());
+  }
+  double number(const std::string& field) const {
+    double value = 0;
+    const auto [end, code] = std::from_chars(field.data(), field.data() + field.size(), value);
+    if (code != std::errc() || end != field.data() + field.size() || value < 0 || value > 1e12)
+      refuse("'" + field + "' is no number from 0 to 1e12");
+    return value;
+  }
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw Error(Code::InvalidArgument, path_ + ", line " + std::to_string(line_) + ": " + what);
+  }
+
+  const std::string path_;
+  std::ifstream file_;
+  int line_ = 0;
+};
+
+}  // namespace
+
+std::vector<TracedGradient> read_trace(const std::string& path) {
+  return TraceReader(path).read();
+}
+
+}  // namespace tersum::replay

@@ -1,0 +1,184 @@
+#include "src/device/exchange_device.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include "cuda/error.hpp"
+#include "cuda/kernels.hpp"
+#include "src/device/peer_exchange.hpp"
+#include "src/device/set_up.hpp"
+#include "src/device/stream_notice.hpp"
+
+namespace tersum::runtime {
+namespace {
+
+int device_for_gradients() {
+  if (!gpu::has_device())
+    throw Error(Code::Unsupported, "gradients in device memory need a GPU; there is none here");
+  return gpu::current_device();
+}
+
+/// A twin's state as the exchange keeps it.
+class DeviceState final : public CompressorState {
+ public:
+  DeviceState(ExchangeDevice& device, const gpu::Twin& twin, std::size_t count)
+      : device_(device), state_(twin.make_state(count, device.states_stream())) {
+    device_.states_changed();
+  }
+
+  gpu::TwinState& state() noexcept { return *state_; }
+
+  void commit() noexcept override {
+    const gpu::DeviceGuard guard(device_.device());
+    state_->commit(device_.states_stream());
+    device_.states_changed();
+  }
+  void rollback() noexcept override { state_->rollback(); }
+  std::vector<std::byte> save() const override {
+    const gpu::DeviceGuard guard(device_.device());
+    return state_->save(device_.states_stream());
+  }
+  void load(std::span<const std::byte> bytes) override {
+    const gpu::DeviceGuard guard(device_.device());
+    state_->load(bytes, device_.states_stream());
+  }
+
+ private:
+  ExchangeDevice& device_;
+  std::unique_ptr<gpu::TwinState> state_;
+};
+
+/// Calls a function once, on the engine's thread, then is gone.
+class Told final : public StreamListener {
+ public:
+  Told(Engine& engine, std::function<void(const Status&)> function)
+      : engine_(engine), function_(std::move(function)) {}
+  void on_reached(const Status& status) noexcept override {
+    engine_.submit(make_command([this, status] {
+      const std::unique_ptr<Told> self(this);
+      function_(status);
+    }));
+  }
+
+ private:
+  Engine& engine_;
+  std::function<void(const Status&)> function_;
+};
+
+}  // namespace
+
+gpu::TwinState* twin_state_of(CompressorState* state) noexcept {
+  return state != nullptr ? &static_cast<DeviceState*>(state)->state() : nullptr;
+}
+
+ExchangeDevice::ExchangeDevice(Engine& engine, std::size_t slices)
+    : engine_(engine), device_(device_for_gradients()), tables_(slices) {
+  gpu::load_kernels();  // later a stream may wait for what they do
+}
+
+ExchangeDevice::~ExchangeDevice() {
+  const gpu::DeviceGuard guard(device_);
+  for (const auto& stream : streams_) cudaStreamSynchronize(stream.get());
+  cudaStreamSynchronize(states_stream_.get());
+}
+
+std::unique_ptr<CompressorState> ExchangeDevice::make_state(const Compressor& compressor,
+                                                            std::size_t count) {
+  const gpu::DeviceGuard guard(device_);
+  auto& twin = twins_[&compressor];
+  if (!twin) twin = gpu::Twin::make(compressor);
+  if (!twin)
+    throw Error(Code::Unsupported, "the compressor " + compressor.spec() +
+                                       " has no GPU form: keep its gradients in host memory, or "
+                                       "choose another compressor");
+  return std::make_unique<DeviceState>(*this, *twin, count);
+}
+
+std::byte* ExchangeDevice::allocate(std::size_t bytes) {
+  const gpu::DeviceGuard guard(device_);
+  results_.emplace_back(bytes);
+  return results_.back().data();
+}
+
+void ExchangeDevice::check_memory(const void* data, const std::string& name) const {
+  cudaPointerAttributes attributes{};
+  gpu::check(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
+  if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged)
+    throw Error(Code::InvalidArgument,
+                name + " was registered in device memory, but data is in host memory");
+  if (attributes.device != device_)
+    throw Error(Code::InvalidArgument,
+                name + ": data is on device " + std::to_string(attributes.device) +
+                    ", but the exchange was made on device " + std::to_string(device_));
+}
+
+void ExchangeDevice::when_reached(Stream stream, std::function<void(const Status&)> function) {
+  const gpu::DeviceGuard guard(device_);
+  const gpu::StreamView theirs(stream);
+  if (theirs.is_capturing())
+    throw Error(Code::Unsupported,
+                "a gradient exchange cannot be captured into a CUDA graph: submit outside of it");
+  // Not in the caller's stream: what follows there would wait for the function.
+  ready_.record(theirs);
+  ready_stream_.wait(ready_);
+  auto told = std::make_unique<Told>(engine_, std::move(function));
+  notify(ready_stream_, *told);
+  told.release();
+}
+
+void ExchangeDevice::connect(Session& session, const std::shared_ptr<Group>& group) {
+  session_ = &session;
+  group_ = group;
+  const gpu::DeviceGuard guard(device_);
+  peers_ = PeerExchange::open(session, group);
+}
+
+Task<> ExchangeDevice::exchange(Operation& op, const SliceJob& job) {
+  if (peers_) {
+    DeviceSlice slice(*this, op, job);
+    Task<> exchange = peers_->exchange(slice);
+    co_await exchange;
+  } else {
+    const std::unique_ptr<SliceCodec> codec = make_device_codec(*this, op, job);
+    Task<> exchange = exchange_messages(op, job, *codec);
+    co_await exchange;
+  }
+}
+
+void ExchangeDevice::abort() noexcept {
+  if (peers_) peers_->abort();
+}
+
+void ExchangeDevice::recover() {
+  if (peers_ && !agree(*session_, group_, !peers_->aborted())) peers_->renew();
+}
+
+Task<> ExchangeDevice::copy(Operation& op, void* to, const void* from, std::size_t bytes) {
+  const gpu::StreamView stream = streams_[0].view();
+  {
+    const gpu::DeviceGuard guard(device_);
+    gpu::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.get()),
+               "cudaMemcpyAsync");
+  }
+  StreamEvent copied(engine_, events_, stream);
+  co_await copied.in(op);
+}
+
+gpu::StreamView ExchangeDevice::stream(std::uint32_t slice) {
+  const gpu::Stream& stream = streams_[slice % kStreams];
+  stream.wait(states_changed_);
+  return stream.view();
+}
+
+ExchangeDevice::StatusWord ExchangeDevice::take_status(gpu::StreamView stream) {
+  if (statuses_.empty()) return std::make_unique<gpu::DecodeStatus>(stream);
+  StatusWord status = std::move(statuses_.back());
+  statuses_.pop_back();
+  status->clear(stream);
+  return status;
+}
+
+std::unique_ptr<DeviceGradients> open_device_gradients(Engine& engine, std::size_t slices) {
+  return std::make_unique<ExchangeDevice>(engine, slices);
+}
+
+}  // namespace tersum::runtime

@@ -1,0 +1,95 @@
+// The device side of an exchange as its codecs see it.
+#pragma once
+
+#include <array>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda/event.hpp"
+#include "cuda/gather.hpp"
+#include "cuda/pool.hpp"
+#include "cuda/twin.hpp"
+#include "src/device/device_gradients.hpp"
+#include "src/device/pinned_pool.hpp"
+#include "src/device/stream_event.hpp"
+#include "src/engine/engine.hpp"
+
+namespace tersum::runtime {
+
+class PeerExchange;
+
+/// A DeviceGradients with what its codecs share.
+class ExchangeDevice final : public DeviceGradients {
+ public:
+  /// Where the elements of one slice are read and written by one launch each. Made when the slice
+  /// first needs them.
+  struct SliceTables {
+    std::unique_ptr<gpu::GatherPlan> inputs, results;
+  };
+  /// Status words wander from slice to slice.
+  using StatusWord = std::unique_ptr<gpu::DecodeStatus>;
+
+  ExchangeDevice(Engine& engine, std::size_t slices);
+  ~ExchangeDevice() override;
+
+  std::unique_ptr<CompressorState> make_state(const Compressor& compressor,
+                                              std::size_t count) override;
+  std::byte* allocate(std::size_t bytes) override;
+  void check_memory(const void* data, const std::string& name) const override;
+  void when_reached(Stream stream, std::function<void(const Status&)> function) override;
+  void connect(Session& session, const std::shared_ptr<Group>& group) override;
+  Task<> exchange(Operation& op, const SliceJob& job) override;
+  void abort() noexcept override;
+  void recover() override;
+  Task<> copy(Operation& op, void* to, const void* from, std::size_t bytes) override;
+
+  int device() const noexcept { return device_; }
+  Engine& engine() const noexcept { return engine_; }
+  gpu::BufferPool& memory() noexcept { return memory_; }
+  PinnedPool& pinned() noexcept { return pinned_; }
+  EventCache& events() noexcept { return events_; }
+  SliceTables& tables(std::uint32_t slice) { return tables_[slice]; }
+  const gpu::Twin& twin(const Compressor& compressor) const { return *twins_.at(&compressor); }
+
+  /// The stream of a slice: a few take turns. It runs after the last commit of states.
+  gpu::StreamView stream(std::uint32_t slice);
+  StatusWord take_status(gpu::StreamView stream);
+  void give_status(StatusWord status) noexcept { statuses_.push_back(std::move(status)); }
+
+  /// Where states change between steps; next steps wait for it.
+  gpu::StreamView states_stream() const noexcept { return states_stream_; }
+  void states_changed() { states_changed_.record(states_stream_); }
+
+ private:
+  static constexpr std::size_t kStreams = 4;
+
+  Engine& engine_;
+  const int device_;
+  // All of high priority: what trains is in the others, and a stream that waits for one of our
+  // works must not keep these from going on (streams of one priority can share a queue).
+  gpu::Stream ready_stream_{gpu::StreamPriority::High}, states_stream_{gpu::StreamPriority::High};
+  gpu::Event ready_, states_changed_;
+  std::array<gpu::Stream, kStreams> streams_{
+      gpu::Stream(gpu::StreamPriority::High), gpu::Stream(gpu::StreamPriority::High),
+      gpu::Stream(gpu::StreamPriority::High), gpu::Stream(gpu::StreamPriority::High)};
+  EventCache events_{device_};
+  gpu::BufferPool memory_;
+  PinnedPool pinned_;
+  std::unordered_map<const Compressor*, std::unique_ptr<gpu::Twin>> twins_;
+  std::vector<gpu::DeviceBuffer> results_;
+  std::vector<SliceTables> tables_;
+  std::vector<StatusWord> statuses_;
+  Session* session_ = nullptr;
+  std::shared_ptr<Group> group_;         // of the communicator
+  std::unique_ptr<PeerExchange> peers_;  // null: through messages
+};
+
+/// The twin's state in one that ExchangeDevice::make_state() gave; null for null.
+gpu::TwinState* twin_state_of(CompressorState* state) noexcept;
+
+/// Puts the steps of a slice into its stream.
+std::unique_ptr<SliceCodec> make_device_codec(ExchangeDevice& device, Operation& op,
+                                              const SliceJob& job);
+
+}  // namespace tersum::runtime

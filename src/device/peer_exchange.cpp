@@ -1,0 +1,229 @@
+#include "src/device/peer_exchange.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "cuda/error.hpp"
+#include "src/collectives/collectives.hpp"
+#include "src/device/set_up.hpp"
+#include "src/session.hpp"
+
+namespace tersum::runtime {
+namespace {
+
+// Messages about turns, before those of exchanges.
+constexpr std::uint64_t kReadyHop = 0, kTurnHop = 1;
+
+gpu::PeerSettings settings_of(const Session& session) {
+  gpu::PeerSettings settings;
+  settings.timeout = session.config().timeout;
+  return settings;
+}
+
+gpu::AllGatherBlobs blobs_of(Session& session, const std::shared_ptr<Group>& group) {
+  return [&session, group](std::span<const std::byte> own) {
+    return exchange_blobs(session, group, own);
+  };
+}
+
+/// What this rank sends to others in an exchange of the slice, headers included.
+std::uint64_t sent_bytes(const SliceJob& job, std::uint64_t ranks) {
+  if (job.dense) return 2 * (ranks - 1) * job.count() * element_bytes(job.dtype) / ranks;
+  const auto parts = whole_parts(job);
+  const std::uint64_t payloads = room_for(*job.compressor, parts);
+  if (job.compressor->traits().aggregation == Aggregation::SparseMerge)
+    return (ranks - 1) * payloads;
+  return (ranks - 1) * (payloads + room_for(*job.reducer, parts)) / ranks;
+}
+
+}  // namespace
+
+/// Memory that is mapped by the others.
+struct PeerExchange::Links {
+  gpu::PeerCommunicator peers;
+  gpu::CompressedCommunicator compressed;
+
+  Links(Session& session, const std::shared_ptr<Group>& group)
+      : peers(group->rank(), group->size(), blobs_of(session, group), settings_of(session)),
+        compressed(peers, blobs_of(session, group)) {}
+};
+
+PeerExchange::PeerExchange(Session& session, std::shared_ptr<Group> group)
+    : session_(session),
+      group_(std::move(group)),
+      device_(gpu::current_device()),
+      links_(std::make_shared<Links>(session_, group_)) {
+  session_.keep_memory(links_);
+}
+
+PeerExchange::~PeerExchange() {
+  links_->peers.abort();  // nothing runs any more, or it has failed
+}
+
+std::unique_ptr<PeerExchange> PeerExchange::open(Session& session,
+                                                 const std::shared_ptr<Group>& group) {
+  const auto& members = group->members();
+  const bool one_host = std::all_of(members.begin(), members.end(), [&](int member) {
+    return session.host_of(member) == session.host_of(members.front());
+  });
+  if (!one_host) return nullptr;
+  try {
+    return std::unique_ptr<PeerExchange>(new PeerExchange(session, group));
+  } catch (const Error& error) {  // the same on all ranks
+    if (error.code() != Code::Unsupported) throw;
+    return nullptr;
+  }
+}
+
+void PeerExchange::renew() {
+  const gpu::DeviceGuard guard(device_);
+  links_ = std::make_shared<Links>(session_, group_);
+  session_.keep_memory(links_);
+  session_.run_on_engine([this] {
+    given_turns_ = taken_turns_ = 0;
+    aborted_ = false;
+  });
+}
+
+void PeerExchange::abort() noexcept {
+  aborted_ = true;
+  links_->peers.abort();
+  const auto waiting = std::exchange(waiting_, {});
+  for (const auto& [turn, event] : waiting)
+    event->happen(Status(Code::Aborted, "the step has failed elsewhere"));
+}
+
+// ---- turns ----
+
+/// The number of this operation's turn.
+Task<std::uint64_t> PeerExchange::ask_for_turn(Operation& op) {
+  const auto numbers = op.scratch(sizeof(std::uint64_t) * static_cast<std::size_t>(op.size()));
+  auto* const number = reinterpret_cast<std::uint64_t*>(numbers.data());
+  constexpr std::size_t kBytes = sizeof(std::uint64_t);
+  std::vector<Transfer> transfers;
+  if (op.rank() != 0) {
+    *number = 0;
+    transfers.push_back(op.receive(0, kTurnHop, write_view(numbers.data(), 0, kBytes)));
+    transfers.push_back(op.send(0, kReadyHop, read_view(numbers.data(), kBytes, kBytes)));
+    for (auto& transfer : transfers) co_await transfer;
+    co_return *number;
+  }
+  for (int r = 1; r < op.size(); ++r)
+    transfers.push_back(op.receive(
+        r, kReadyHop, write_view(numbers.data(), kBytes * static_cast<std::size_t>(r), kBytes)));
+  for (auto& transfer : transfers) co_await transfer;
+  transfers.clear();
+  *number = given_turns_++;
+  for (int r = 1; r < op.size(); ++r)
+    transfers.push_back(op.send(r, kTurnHop, read_view(numbers.data(), 0, kBytes)));
+  for (auto& transfer : transfers) co_await transfer;
+  co_return *number;
+}
+
+/// Returns when it is this operation's turn; what is launched before the next await is in order.
+Task<> PeerExchange::take_turn(Operation& op) {
+  if (aborted_) throw Error(Code::Aborted, "the step has failed elsewhere");
+  Task<std::uint64_t> asking = ask_for_turn(op);
+  const std::uint64_t turn = co_await asking;
+  if (aborted_) throw Error(Code::Aborted, "the step has failed elsewhere");
+  if (turn == taken_turns_) co_return;
+  ExternalEvent come;
+  waiting_.emplace(turn, &come);
+  co_await come.in(op);
+}
+
+// ---- reductions ----
+
+const gpu::CompressedMethod& PeerExchange::method_of(const SliceJob& job) {
+  const auto found = methods_.find(job.compressor.get());
+  if (found != methods_.end()) return found->second;
+  return methods_.emplace(job.compressor.get(), gpu::CompressedMethod(job.compressor))
+      .first->second;
+}
+
+/// What a slice can do before its turn's kernels, in its own stream: all memory that these use is
+/// there, and elements are in one place.
+void PeerExchange::prepare(DeviceSlice& slice) {
+  if (slice.job().dense) {
+    if (slice.parts().size() > 1) slice.gather();
+    return;
+  }
+  const gpu::CompressedMethod& method = method_of(slice.job());
+  std::size_t workspace = 0;
+  for (const Piece& piece : slice.parts()) {
+    slice.input_of(piece);
+    workspace = std::max(workspace, method.workspace_bytes(piece.count, group_->size()));
+  }
+  slice.values();
+  slice.workspace(workspace);
+}
+
+void PeerExchange::deliver(DeviceSlice& slice) {
+  if (slice.job().dense) {
+    if (slice.parts().size() > 1) slice.scatter();
+    return;
+  }
+  slice.store();
+  slice.status().fetch(slice.stream());
+}
+
+void PeerExchange::reduce_dense(DeviceSlice& slice) {
+  const SliceJob& job = slice.job();
+  if (slice.parts().size() == 1) {
+    const SlicePart& part = job.parts[0];
+    links_->peers.all_reduce(part.data, part.result, part.count, job.dtype, job.op, stream_);
+    return;
+  }
+  std::byte* const elements = slice.elements();
+  links_->peers.all_reduce(elements, elements, slice.count(), job.dtype, job.op, stream_);
+}
+
+void PeerExchange::reduce_compressed(DeviceSlice& slice) {
+  const SliceJob& job = slice.job();
+  const gpu::CompressedMethod& method = method_of(job);
+  for (const Piece& piece : slice.parts()) {
+    gpu::CompressedSlice run;
+    run.input = slice.input_of(piece);
+    run.output = slice.values_of(piece);
+    run.count = piece.count;
+    run.context = context_of(piece, static_cast<std::uint32_t>(group_->world()));
+    if (method.twin().state_arrays() > 0) run.state = twin_state_of(piece.part->state);
+    if (method.feeds_back_sums()) run.reducer_state = twin_state_of(piece.part->reducer_state);
+    run.workspace = slice.workspace(method.workspace_bytes(piece.count, group_->size()));
+    run.decoded = &slice.status();
+    links_->compressed.all_reduce(method, run, job.op, stream_);
+  }
+}
+
+Task<> PeerExchange::exchange(DeviceSlice& slice) {
+  Operation& op = slice.operation();
+  Task<> turn = take_turn(op);
+  co_await turn;
+  {
+    const gpu::DeviceGuard guard(device_);
+    prepare(slice);
+    prepared_.record(slice.stream());
+    stream_.wait(prepared_);
+    slice.job().dense ? reduce_dense(slice) : reduce_compressed(slice);
+    reduced_.record(stream_);
+    slice.stream().wait(reduced_);
+    deliver(slice);
+  }
+  op.set_stage(Stage::Exchanging);
+  op.group().sent_bytes += sent_bytes(slice.job(), static_cast<std::uint64_t>(op.size()));
+  const auto next = waiting_.extract(++taken_turns_);
+  StreamEvent done(slice.device().engine(), slice.device().events(), slice.stream());
+  if (next) next.mapped()->happen();
+  co_await done.in(op);
+  if (const Status status = outcome(); !status.is_ok()) throw Error(status);
+  if (!slice.job().dense)
+    if (const Status status = slice.status().status(); !status.is_ok()) throw Error(status);
+  op.set_stage(Stage::Decompressed);
+}
+
+Status PeerExchange::outcome() const {
+  return links_->peers.status();
+}
+
+}  // namespace tersum::runtime
