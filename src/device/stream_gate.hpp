@@ -15,8 +15,9 @@ namespace tersum::runtime {
 /// is opened before an earlier one opens together with it. Whoever takes a ticket sees to it that
 /// it is opened in the end, whatever fails: a stream that nobody lets go on never ends.
 ///
-/// Streams that are not related may share a hardware queue. So put into streams first what opening
-/// the ticket depends on, then the wait.
+/// Other streams go on while one is held. But cudaFree() waits for it, and so do copies from or to
+/// pageable memory while another thread of the process is in one that waits: who opens the gate
+/// must do neither. bench/results/emulated_hosts-*.md has what was tried.
 ///
 /// Any thread. After a moment without waiters the gate may be destroyed; that opens everything.
 class StreamGate {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -16,10 +15,6 @@
 #include "src/support.hpp"
 
 namespace tersum::test {
-
-/// Several ranks that are threads of this process share GPUs here, and so hardware queues, in which
-/// one rank's wait would hold up what it waits for: let there be enough. Before CUDA starts.
-inline const bool kManyQueues = ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1) == 0;
 
 /// Pinned memory of this thread, through which tensors go: copies from and to other host memory
 /// block inside CUDA, where another rank's thread may need to go. Made before anything waits.
