@@ -38,7 +38,7 @@ class Work {
   /// does not block the host. For results in device memory, and streams of the device that is
   /// current. Error Unsupported without a GPU, and while the stream is captured into a graph.
   /// Until the work is done, a copy of pageable memory behind it blocks its caller inside CUDA, and
-  /// with it what other threads allocate there, this library's in the first steps: put it off.
+  /// then all other copies of pageable memory in the process: use pinned memory there.
   void wait_on(Stream stream) const;
 
   /// Ok while pending and after success; the error after a failure. Never blocks.

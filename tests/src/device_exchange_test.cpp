@@ -240,7 +240,7 @@ TEST_P(DeviceExchange, StreamsWaitForWorksWhileTheHostGoesOn) {
                                    cudaMemcpyDeviceToDevice, next.get()),
                    "cudaMemcpyAsync");
     }
-    next.synchronize();  // copies to pageable memory would hold up what the first step allocates
+    next.synchronize();  // a copy to pageable memory here would hold up those of the other ranks
     EXPECT_EQ(copies.read(next), expected[r][0]);
     exchange.commit();
   });
