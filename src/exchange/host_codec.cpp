@@ -130,7 +130,8 @@ Task<> HostCodec::decode_bodies(std::span<const std::byte> bodies) {
     std::size_t at = 0, body = 0;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       const Piece& piece = parts_[i];
-      std::memcpy(payloads_.data() + at + kHeader, bodies.data() + body, sizes_[i] - kHeader);
+      if (sizes_[i] > kHeader)
+        std::memcpy(payloads_.data() + at + kHeader, bodies.data() + body, sizes_[i] - kHeader);
       job_.compressor->decompress(payloads_.subspan(at, sizes_[i]), piece.part->context,
                                   values_of(piece));
       store_values(piece);
