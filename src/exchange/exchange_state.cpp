@@ -60,8 +60,8 @@ ExchangeState::~ExchangeState() {
 void ExchangeState::close() noexcept {
   if (!group_) return;
   session_->run_on_engine([this] {
-    if (device_) device_->abort();
     session_->engine().remove_group(group_->id());
+    if (device_) device_->abort();
   });
   if (session_->engine().on_engine_thread()) return;  // in a callback: nothing may block
   std::unique_lock lock(mutex_);
