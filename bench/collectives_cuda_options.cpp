@@ -4,31 +4,12 @@
 #include <cstring>
 #include <sstream>
 
+#include "ranks_cuda.hpp"
 #include "tersum/error.hpp"
 
 namespace tersum::gpu {
 
-void refuse(const std::string& what) {
-  throw Error(Code::InvalidArgument, what);
-}
-
 namespace {
-
-std::size_t parse_bytes(const std::string& text) {
-  char* end = nullptr;
-  std::size_t value = std::strtoull(text.c_str(), &end, 10);
-  if (*end == 'K') value <<= 10;
-  if (*end == 'M') value <<= 20;
-  if (*end == 'G') value <<= 30;
-  return value;
-}
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
-  return parts;
-}
 
 Algorithm parse_algorithm(const std::string& name) {
   for (const Algorithm algorithm :

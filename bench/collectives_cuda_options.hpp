@@ -35,6 +35,4 @@ struct Options {
 /// Error InvalidArgument for what is not understood.
 Options parse(int argc, char** argv);
 
-[[noreturn]] void refuse(const std::string& what);
-
 }  // namespace tersum::gpu

@@ -24,6 +24,7 @@
 #include "cuda/error.hpp"
 #include "cuda/event.hpp"
 #include "cuda/nccl_loader.hpp"
+#include "ranks_cuda.hpp"
 
 namespace tersum::gpu {
 namespace {
@@ -40,26 +41,6 @@ struct Options {
   std::string nccl_library;
   std::string json;
 };
-
-[[noreturn]] void refuse(const std::string& what) {
-  throw Error(Code::InvalidArgument, what);
-}
-
-std::size_t parse_bytes(const std::string& text) {
-  char* end = nullptr;
-  std::size_t value = std::strtoull(text.c_str(), &end, 10);
-  if (*end == 'K') value <<= 10;
-  if (*end == 'M') value <<= 20;
-  if (*end == 'G') value <<= 30;
-  return value;
-}
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
-  return parts;
-}
 
 Options parse(int argc, char** argv) {
   Options options;
@@ -352,43 +333,9 @@ class Bench {
   std::string card_;
 };
 
-int run_rank(const Options& options) {
-  try {
-    Bench bench(options, rank_process_role());
-    bench.run();
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "rank: %s\n", error.what());
-    std::fflush(stdout);
-    std::_Exit(1);  // the others' kernels may hold up an orderly end
-  }
-}
-
-int run_all(const Options& options, int argc, char** argv) {
-  if (!has_device()) {
-    std::puts("no GPU: nothing measured");
-    return 0;
-  }
-  ProcessPlan plan;
-  plan.size = options.ranks;
-  plan.arguments.assign(argv + 1, argv + argc);
-  plan.limit = std::chrono::minutes(9);
-  const ProcessResults results = run_processes(plan);
-  if (results.all_succeeded()) return 0;
-  std::fprintf(stderr, "ranks ended with%s\n", results.to_string().c_str());
-  return 1;
-}
-
 }  // namespace
 }  // namespace tersum::gpu
 
 int main(int argc, char** argv) {
-  try {
-    const tersum::gpu::Options options = tersum::gpu::parse(argc, argv);
-    return tersum::gpu::is_rank_process() ? tersum::gpu::run_rank(options)
-                                          : tersum::gpu::run_all(options, argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 2;
-  }
+  return tersum::gpu::bench_main<tersum::gpu::Bench>(argc, argv, tersum::gpu::parse);
 }

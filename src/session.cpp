@@ -118,6 +118,12 @@ void Session::keep(std::shared_ptr<runtime::DeviceCollectives> device) {
   devices_.push_back(std::move(device));
 }
 
+bool Session::share_a_host(const runtime::Group& group) const {
+  const auto& members = group.members();
+  return std::ranges::all_of(
+      members, [&](int member) { return host_of(member) == host_of(members.front()); });
+}
+
 void Session::keep_memory(std::shared_ptr<void> memory) {
   const std::lock_guard lock(mutex_);
   memories_.push_back(std::move(memory));

@@ -34,6 +34,8 @@ class Session {
   int size() const noexcept { return static_cast<int>(hosts_.size()); }
   /// The number of the host of a world rank.
   int host_of(int world_rank) const { return hosts_[static_cast<std::size_t>(world_rank)]; }
+  /// True if all ranks of `group` are on one host.
+  bool share_a_host(const runtime::Group& group) const;
 
   /// Keeps `device` until all ranks have said good-bye: until then peers may write into its memory.
   void keep(std::shared_ptr<runtime::DeviceCollectives> device);

@@ -56,8 +56,13 @@ struct Config {
   std::size_t slice_bytes =
       1u << 20;  ///< TERSUM_SLICE_BYTES: buckets are cut into slices of about this size
   std::size_t credit_bytes = 8u << 20;  ///< TERSUM_CREDIT_BYTES: bytes of slices in flight at once
-  std::string policy = "priority";      ///< TERSUM_POLICY: priority | fifo
-  std::uint64_t seed = 0;               ///< TERSUM_SEED: of all randomised methods
+  std::size_t device_slice_bytes =
+      0;  ///< TERSUM_DEVICE_SLICE_BYTES: the same when all gradients are on GPUs; 0: 32 MiB inside
+          ///< a host, 16 MiB between hosts
+  std::size_t device_credit_bytes =
+      0;                            ///< TERSUM_DEVICE_CREDIT_BYTES: likewise; 0: 256 MiB, 64 MiB
+  std::string policy = "priority";  ///< TERSUM_POLICY: priority | fifo
+  std::uint64_t seed = 0;           ///< TERSUM_SEED: of all randomised methods
 
   // Observation.
   std::string trace;         ///< TERSUM_TRACE: directory for Chrome-trace timelines; empty: off

@@ -81,7 +81,7 @@ Task<std::span<const std::byte>> DeviceCodec::gather() {
       copy(gathered.data() + piece.at * element(), piece.part->data, piece.count * element(),
            cudaMemcpyDeviceToHost);
   }
-  StreamEvent copied(device_.engine(), device_.events(), stream_);
+  StreamEvent copied(device_.engine(), device_.events(), device_.device(), stream_);
   co_await copied.in(op_);
   pending_ = false;
   co_return gathered;
@@ -99,7 +99,7 @@ Task<> DeviceCodec::scatter() {
       copy(piece.part->result, sums_.data() + piece.at * element(), piece.count * element(),
            cudaMemcpyHostToDevice);
   }
-  StreamEvent copied(device_.engine(), device_.events(), stream_);
+  StreamEvent copied(device_.engine(), device_.events(), device_.device(), stream_);
   co_await copied.in(op_);
   pending_ = false;
 }
@@ -125,7 +125,7 @@ Task<std::span<const std::byte>> DeviceCodec::encode_bodies() {
       at += payload_stride(bytes);
     }
   }
-  StreamEvent encoded(device_.engine(), device_.events(), stream_);
+  StreamEvent encoded(device_.engine(), device_.events(), device_.device(), stream_);
   co_await encoded.in(op_);
   pending_ = false;
   co_return bodies;
@@ -161,7 +161,7 @@ Task<std::size_t> DeviceCodec::encode_with(const Compressor& compressor,
     slice_.encode(compressor, pieces, reducing, payloads.data());
     copy(out.data(), payloads.data(), out.size(), cudaMemcpyDeviceToHost);
   }
-  StreamEvent encoded(device_.engine(), device_.events(), stream_);
+  StreamEvent encoded(device_.engine(), device_.events(), device_.device(), stream_);
   co_await encoded.in(op_);
   pending_ = false;
   co_return out.size();
@@ -226,7 +226,7 @@ Task<> DeviceCodec::store(bool sums) {
     slice_.store();
     slice_.status().fetch(stream_);
   }
-  StreamEvent stored(device_.engine(), device_.events(), stream_);
+  StreamEvent stored(device_.engine(), device_.events(), device_.device(), stream_);
   co_await stored.in(op_);
   pending_ = false;
   if (const Status status = slice_.status().status(); !status.is_ok()) throw Error(status);

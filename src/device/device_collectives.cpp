@@ -10,17 +10,6 @@
 #include "src/session.hpp"
 
 namespace tersum::runtime {
-namespace {
-
-bool share_a_host(const Session& session, const Group& group) {
-  const auto& members = group.members();
-  return std::all_of(members.begin(), members.end(), [&](int member) {
-    return session.host_of(member) == session.host_of(members.front());
-  });
-}
-
-}  // namespace
-
 Signature signature_of(const DeviceCall& call) noexcept {
   Signature signature;
   signature.kind = call.kind;
@@ -51,7 +40,7 @@ bool is_device_memory(const void* data) noexcept {
 }
 
 std::shared_ptr<DeviceCollectives> open_device_collectives(CommunicatorState& communicator) {
-  if (share_a_host(*communicator.session, *communicator.group)) {
+  if (communicator.session->share_a_host(*communicator.group)) {
     try {
       return open_peer_collectives(communicator);
     } catch (const Error& error) {  // the same on all ranks

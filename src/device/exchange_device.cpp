@@ -159,7 +159,7 @@ Task<> ExchangeDevice::copy(Operation& op, void* to, const void* from, std::size
     gpu::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.get()),
                "cudaMemcpyAsync");
   }
-  StreamEvent copied(engine_, events_, stream);
+  StreamEvent copied(engine_, events_, device_, stream);
   co_await copied.in(op);
 }
 

@@ -48,7 +48,7 @@ class ExchangeDevice final : public DeviceGradients {
   Engine& engine() const noexcept { return engine_; }
   gpu::BufferPool& memory() noexcept { return memory_; }
   PinnedPool& pinned() noexcept { return pinned_; }
-  EventCache& events() noexcept { return events_; }
+  gpu::EventPool& events() noexcept { return events_; }
   SliceTables& tables(std::uint32_t slice) { return tables_[slice]; }
   const gpu::Twin& twin(const Compressor& compressor) const { return *twins_.at(&compressor); }
 
@@ -73,7 +73,7 @@ class ExchangeDevice final : public DeviceGradients {
   std::array<gpu::Stream, kStreams> streams_{
       gpu::Stream(gpu::StreamPriority::High), gpu::Stream(gpu::StreamPriority::High),
       gpu::Stream(gpu::StreamPriority::High), gpu::Stream(gpu::StreamPriority::High)};
-  EventCache events_{device_};
+  gpu::EventPool events_;
   gpu::BufferPool memory_;
   PinnedPool pinned_;
   std::unordered_map<const Compressor*, std::unique_ptr<gpu::Twin>> twins_;

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "cuda/collectives.hpp"
-#include "cuda/event.hpp"
+#include "cuda/event_pool.hpp"
 #include "src/device/set_up.hpp"
 #include "src/device/shape_check.hpp"
 #include "src/session.hpp"
@@ -17,30 +17,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kSpin = std::chrono::microseconds(200);
 constexpr auto kNap = std::chrono::microseconds(50);
-
-/// Events that are waited for and used again.
-class EventPool {
- public:
-  std::unique_ptr<gpu::Event> take() {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!free_.empty()) {
-        auto event = std::move(free_.back());
-        free_.pop_back();
-        return event;
-      }
-    }
-    return std::make_unique<gpu::Event>();
-  }
-  void give(std::unique_ptr<gpu::Event> event) {
-    const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(event));
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<gpu::Event>> free_;
-};
 
 gpu::PeerSettings settings_of(std::chrono::milliseconds timeout) {
   gpu::PeerSettings settings;
@@ -57,17 +33,17 @@ class DeviceWorkState final : public WorkState,
   explicit DeviceWorkState(std::shared_ptr<PeerCollectives> owner);
   ~DeviceWorkState() override;
 
-  void record(gpu::StreamView stream) { event_->record(stream); }
+  void record(gpu::StreamView stream) { event_.record(stream); }
   /// It is not done before `check` is, and fails with it.
   void depend_on(std::shared_ptr<WorkState> check) { check_ = std::move(check); }
   bool look() noexcept override;
   bool wait_for(std::chrono::nanoseconds timeout) override;
   void on_complete(std::function<void(const Status&)> callback) override;
-  void wait_on(Stream stream) override { gpu::StreamView(stream).wait(*event_); }
+  void wait_on(Stream stream) override { gpu::StreamView(stream).wait(event_); }
 
  private:
   std::shared_ptr<PeerCollectives> owner_;
-  std::unique_ptr<gpu::Event> event_;
+  gpu::Event event_;
   std::shared_ptr<WorkState> check_;  // may be null
 };
 
@@ -148,7 +124,8 @@ class PeerCollectives final : public DeviceCollectives,
     const std::lock_guard lock(mutex_);
     if (engine_) engine_->watch(std::move(work));
   }
-  EventPool& events() noexcept { return events_; }
+  int device() const noexcept { return peers_.device(); }
+  gpu::EventPool& events() noexcept { return events_; }
 
  private:
   void launch(const DeviceCall& call, gpu::StreamView stream);
@@ -157,7 +134,7 @@ class PeerCollectives final : public DeviceCollectives,
   const std::shared_ptr<Group> group_;
   gpu::PeerCommunicator peers_;
   ShapeCheck check_;
-  EventPool events_;
+  gpu::EventPool events_;
   gpu::Event last_;
   std::mutex mutex_;
 };
@@ -190,16 +167,16 @@ void PeerCollectives::launch(const DeviceCall& call, gpu::StreamView stream) {
 }
 
 DeviceWorkState::DeviceWorkState(std::shared_ptr<PeerCollectives> owner)
-    : owner_(std::move(owner)), event_(owner_->events().take()) {}
+    : owner_(std::move(owner)), event_(owner_->events().take(owner_->device())) {}
 
 DeviceWorkState::~DeviceWorkState() {
-  owner_->events().give(std::move(event_));
+  owner_->events().give(owner_->device(), std::move(event_));
 }
 
 bool DeviceWorkState::look() noexcept {
   if (done()) return true;
   try {
-    if (!event_->is_done() || (check_ && !check_->done())) return false;
+    if (!event_.is_done() || (check_ && !check_->done())) return false;
     const Status checked = check_ ? check_->status() : Status::ok();
     complete(checked.is_ok() ? owner_->outcome() : checked);
   } catch (const Error& error) {

@@ -63,11 +63,7 @@ PeerExchange::~PeerExchange() {
 
 std::unique_ptr<PeerExchange> PeerExchange::open(Session& session,
                                                  const std::shared_ptr<Group>& group) {
-  const auto& members = group->members();
-  const bool one_host = std::all_of(members.begin(), members.end(), [&](int member) {
-    return session.host_of(member) == session.host_of(members.front());
-  });
-  if (!one_host) return nullptr;
+  if (!session.share_a_host(*group)) return nullptr;
   try {
     return std::unique_ptr<PeerExchange>(new PeerExchange(session, group));
   } catch (const Error& error) {  // the same on all ranks
@@ -213,7 +209,7 @@ Task<> PeerExchange::exchange(DeviceSlice& slice) {
   op.set_stage(Stage::Exchanging);
   op.group().sent_bytes += sent_bytes(slice.job(), static_cast<std::uint64_t>(op.size()));
   const auto next = waiting_.extract(++taken_turns_);
-  StreamEvent done(slice.device().engine(), slice.device().events(), slice.stream());
+  StreamEvent done(slice.device().engine(), slice.device().events(), device_, slice.stream());
   if (next) next.mapped()->happen();
   co_await done.in(op);
   if (const Status status = outcome(); !status.is_ok()) throw Error(status);

@@ -1,48 +1,23 @@
 // What a coroutine awaits of a stream.
 #pragma once
 
-#include <memory>
-#include <vector>
-
-#include "cuda/buffer.hpp"
-#include "cuda/event.hpp"
+#include "cuda/event_pool.hpp"
 #include "src/engine/engine.hpp"
 #include "src/engine/external_event.hpp"
 
 namespace tersum::runtime {
-
-/// Events of one device that wander from wait to wait. One thread at a time.
-class EventCache {
- public:
-  explicit EventCache(int device) : device_(device) {}
-
-  gpu::Event take() {
-    if (free_.empty()) {
-      const gpu::DeviceGuard guard(device_);
-      return gpu::Event();
-    }
-    gpu::Event event = std::move(free_.back());
-    free_.pop_back();
-    return event;
-  }
-  void give(gpu::Event event) { free_.push_back(std::move(event)); }
-
- private:
-  const int device_;
-  std::vector<gpu::Event> free_;
-};
 
 /// Happens when a stream has done what was in it. The engine looks at it all the time: for what
 /// takes microseconds. Lives until it has happened; engine's thread.
 class StreamEvent final : private Engine::Polled {
  public:
   /// All that is in `stream` now.
-  StreamEvent(Engine& engine, EventCache& cache, gpu::StreamView stream)
-      : cache_(cache), event_(cache.take()) {
+  StreamEvent(Engine& engine, gpu::EventPool& pool, int device, gpu::StreamView stream)
+      : pool_(pool), device_(device), event_(pool.take(device)) {
     event_.record(stream);
     engine.poll(*this);
   }
-  ~StreamEvent() { cache_.give(std::move(event_)); }
+  ~StreamEvent() { pool_.give(device_, std::move(event_)); }
   StreamEvent(const StreamEvent&) = delete;
   StreamEvent& operator=(const StreamEvent&) = delete;
 
@@ -60,7 +35,8 @@ class StreamEvent final : private Engine::Polled {
     return true;
   }
 
-  EventCache& cache_;
+  gpu::EventPool& pool_;
+  const int device_;
   gpu::Event event_;
   ExternalEvent happened_;
 };

@@ -10,9 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "cuda/buffer.hpp"
 #include "cuda/error.hpp"
-#include "cuda/event.hpp"
+#include "cuda/event_pool.hpp"
 
 namespace tersum::runtime {
 namespace {
@@ -41,20 +40,9 @@ class StreamWatcher {
   }
 
   void watch(gpu::StreamView stream, StreamListener& listener) {
-    Notice notice{device_of(stream), {}, &listener};
-    {
-      const std::lock_guard lock(mutex_);
-      auto& events = free_[notice.device];
-      if (!events.empty()) {
-        notice.event = std::move(events.back());
-        events.pop_back();
-      }
-    }
-    if (!notice.event) {
-      const gpu::DeviceGuard guard(notice.device);
-      notice.event = std::make_unique<gpu::Event>();
-    }
-    notice.event->record(stream);
+    const int device = device_of(stream);
+    Notice notice{device, events_.take(device), &listener};
+    notice.event.record(stream);
     const std::lock_guard lock(mutex_);
     streams_[stream.get()].push_back(std::move(notice));
     if (waiting_++ == 0) wake_.notify_one();
@@ -63,7 +51,7 @@ class StreamWatcher {
  private:
   struct Notice {
     int device;
-    std::unique_ptr<gpu::Event> event;
+    gpu::Event event;
     StreamListener* listener;
   };
 
@@ -85,9 +73,7 @@ class StreamWatcher {
       }
       if (reached.empty()) std::this_thread::sleep_for(kNap);
       for (auto& [notice, status] : reached) notice.listener->on_reached(status);
-      const std::lock_guard lock(mutex_);
-      for (auto& [notice, status] : reached)
-        free_[notice.device].push_back(std::move(notice.event));
+      for (auto& [notice, status] : reached) events_.give(notice.device, std::move(notice.event));
       reached.clear();
     }
   }
@@ -98,7 +84,7 @@ class StreamWatcher {
     while (!notices.empty()) {
       Status status;
       try {
-        if (!notices.front().event->is_done()) return;
+        if (!notices.front().event.is_done()) return;
       } catch (const Error& error) {
         status = error.status();
       }
@@ -111,7 +97,7 @@ class StreamWatcher {
   std::condition_variable wake_;
   std::size_t waiting_ = 0;
   std::map<cudaStream_t, std::deque<Notice>> streams_;
-  std::map<int, std::vector<std::unique_ptr<gpu::Event>>> free_;  // by device
+  gpu::EventPool events_;
 };
 
 }  // namespace

@@ -12,28 +12,22 @@ namespace tersum {
 
 namespace {
 
-// A slice has a price whatever its bytes: some 50 us between GPUs of one host, which move several
-// MiB in that time, and the steps of the staging pipeline between hosts.
-constexpr std::size_t kPeerSliceBytes = std::size_t{32} << 20;
-constexpr std::size_t kStagedSliceBytes = std::size_t{16} << 20;
+constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-/// The settings; where these are the defaults and all gradients are on GPUs, other sizes.
-Config sizes_for_links(Config config, const Session& session, const runtime::Group& group,
-                       const std::vector<Gradient>& gradients) {
-  const Config defaults;
+/// The settings with those for gradients that are all on GPUs in their places. A slice has a price
+/// whatever its bytes: some 15 us between GPUs of one host, which move 5 MiB in that time, and the
+/// steps of the staging pipeline between hosts.
+Config sizes_for(const std::vector<Gradient>& gradients, Config config, bool one_host) {
   const auto on_device = [](const Gradient& gradient) {
     return gradient.memory == MemoryType::Cuda;
   };
   if (!std::ranges::all_of(gradients, on_device)) return config;
-  const auto& members = group.members();
-  const bool peers = std::ranges::all_of(members, [&](int member) {
-    return session.host_of(member) == session.host_of(members.front());
-  });
-  const std::size_t slice = peers ? kPeerSliceBytes : kStagedSliceBytes;
-  if (config.slice_bytes == defaults.slice_bytes) config.slice_bytes = slice;
-  if (config.bucket_bytes == defaults.bucket_bytes)
-    config.bucket_bytes = std::max(config.bucket_bytes, config.slice_bytes);
-  if (config.credit_bytes == defaults.credit_bytes) config.credit_bytes = (peers ? 8 : 4) * slice;
+  const auto chosen = [](std::size_t setting, std::size_t automatic) {
+    return setting != 0 ? setting : automatic;
+  };
+  config.slice_bytes = chosen(config.device_slice_bytes, (one_host ? 32 : 16) * kMiB);
+  config.credit_bytes = chosen(config.device_credit_bytes, (one_host ? 256 : 64) * kMiB);
+  config.bucket_bytes = std::max(config.bucket_bytes, config.slice_bytes);
   return config;
 }
 
@@ -77,7 +71,7 @@ void ExchangeState::build_plan(const ExchangeOptions& options) {
       options.compressor_rules.value_or(config.compressor_rules),
       options.compress_min_bytes.value_or(config.compress_min_bytes));
   seed_ = options.seed.value_or(config.seed);
-  const Config sizes = sizes_for_links(config, *session_, *parent_->group, gradients_);
+  const Config sizes = sizes_for(gradients_, config, session_->share_a_host(*parent_->group));
   std::vector<scheduler::PlanInput> inputs;
   tracks_.resize(gradients_.size());
   std::uint64_t elements = 0;

@@ -1,0 +1,71 @@
+// What the benchmarks of collectives between GPUs share: words of a command line, and one process
+// for each rank.
+#pragma once
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cuda/collective_support.hpp"
+#include "cuda/error.hpp"
+#include "tersum/error.hpp"
+
+namespace tersum::gpu {
+
+[[noreturn]] inline void refuse(const std::string& what) {
+  throw Error(Code::InvalidArgument, what);
+}
+
+/// "64K" is 65536; also M and G. Error InvalidArgument for anything else.
+inline std::size_t parse_bytes(const std::string& text) {
+  char* end = nullptr;
+  std::size_t value = std::strtoull(text.c_str(), &end, 10);
+  const std::string unit(end);
+  if (end == text.c_str() || unit.size() > 1) refuse("'" + text + "' is no size");
+  if (unit.empty()) return value;
+  const auto power = std::string("KMG").find(unit);
+  if (power == std::string::npos) refuse("'" + text + "' is no size: K, M and G are units");
+  return value << (10 * (power + 1));
+}
+
+inline std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+/// Runs Bench(options, role).run() in options.ranks processes. Returns the exit status.
+template <class Bench, class Parse>
+int bench_main(int argc, char** argv, const Parse& parse) {
+  try {
+    const auto options = parse(argc, argv);
+    if (is_rank_process()) {
+      Bench bench(options, rank_process_role());
+      bench.run();
+      return 0;
+    }
+    if (!has_device()) {
+      std::puts("no GPU: nothing measured");
+      return 0;
+    }
+    ProcessPlan plan;
+    plan.size = options.ranks;
+    plan.arguments.assign(argv + 1, argv + argc);
+    plan.limit = std::chrono::minutes(9);
+    const ProcessResults results = run_processes(plan);
+    if (results.all_succeeded()) return 0;
+    std::fprintf(stderr, "ranks ended with%s\n", results.to_string().c_str());
+    return 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    std::fflush(stdout);
+    if (is_rank_process()) std::_Exit(1);  // the others' kernels may hold up an orderly end
+    return 2;
+  }
+}
+
+}  // namespace tersum::gpu

@@ -1,0 +1,41 @@
+// Events that are used again.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "cuda/buffer.hpp"
+#include "cuda/event.hpp"
+
+namespace tersum::gpu {
+
+/// Lends events (without timing) of any device. Making one takes microseconds and a call that may
+/// wait; a steady state makes none. Thread-safe.
+class EventPool {
+ public:
+  Event take(int device) {
+    {
+      const std::lock_guard lock(mutex_);
+      auto& events = free_[device];
+      if (!events.empty()) {
+        Event event = std::move(events.back());
+        events.pop_back();
+        return event;
+      }
+    }
+    const DeviceGuard guard(device);
+    return Event();
+  }
+  /// Takes an event of `device` back. Nobody asks it any more.
+  void give(int device, Event event) {
+    const std::lock_guard lock(mutex_);
+    free_[device].push_back(std::move(event));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::vector<Event>> free_;
+};
+
+}  // namespace tersum::gpu
