@@ -4,8 +4,11 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "cuda/buffer.hpp"
@@ -97,6 +100,19 @@ void on_each_gpu(World& world, const Function& function) {
     stream.synchronize();
     std::swap(staging(), buffers[index]);
   });
+}
+
+/// A callback comes though nobody waits for the work.
+inline void check_callback(int rank, Communicator& communicator, gpu::StreamView stream) {
+  Tensor tensor(values_of(rank, 1000), stream);
+  std::atomic<int> ended{0};
+  communicator
+      .all_reduce(tensor.data(), tensor.data(), 1000, DType::Float32, ReduceOp::Average,
+                  {.stream = stream})
+      .on_complete([&](const Status& status) { ended = status.is_ok() ? 1 : -1; });
+  const auto begin = std::chrono::steady_clock::now();
+  while (ended == 0 && std::chrono::steady_clock::now() - begin < kHang) std::this_thread::yield();
+  EXPECT_EQ(ended, 1);
 }
 
 }  // namespace tersum::test
