@@ -228,7 +228,7 @@ Task<> StagedCall::confirm(Operation& op) {
 }
 
 Task<> StagedCall::collective(Operation& op, StagedSlice& slice) {
-  if (DeviceExchange* on_device = owner_.device_exchange()) return on_device->run(op, call_, slice);
+  if (SlotExchange* on_device = owner_.slot_exchange()) return on_device->run(op, call_, slice);
   const Reduction reduction{.input = slice.out.slot,
                             .output = slice.in.slot,
                             .count = slice.count,

@@ -11,7 +11,7 @@
 
 #include "src/collectives/collectives.hpp"
 #include "src/device/device_collectives.hpp"
-#include "src/device/device_exchange.hpp"
+#include "src/device/slot_exchange.hpp"
 #include "src/device/staging_lane.hpp"
 #include "src/engine/engine.hpp"
 
@@ -49,7 +49,7 @@ class StagingOwner {
   virtual OutLane& out_lane() noexcept = 0;
   virtual InLane& in_lane() noexcept = 0;
   /// What moves slots in device memory; null if they are in pinned memory.
-  virtual DeviceExchange* device_exchange() noexcept = 0;
+  virtual SlotExchange* slot_exchange() noexcept = 0;
 
   /// Runs `function` on the engine's thread, soon; drops it when the engine is gone. Any thread.
   virtual void post(std::function<void()> function) = 0;

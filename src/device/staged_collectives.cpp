@@ -56,7 +56,7 @@ class StagedCollectives final : public DeviceCollectives, public StagingOwner {
         in_(slot_memory(session), kSlotBytes, kSlots),
         hierarchy_(Hierarchy::open(session, group_)) {
     if (slot_memory(session) == SlotMemory::Device)
-      device_exchange_ = std::make_unique<DeviceExchange>(session, group_, *this, device_);
+      slot_exchange_ = std::make_unique<SlotExchange>(session, group_, *this, device_);
     // Allocating waits for all that runs on a GPU. Where ranks share one, nobody may begin before
     // all have what they need.
     agree(session, group_, true);
@@ -71,7 +71,7 @@ class StagedCollectives final : public DeviceCollectives, public StagingOwner {
  private:
   OutLane& out_lane() noexcept override { return out_; }
   InLane& in_lane() noexcept override { return in_; }
-  DeviceExchange* device_exchange() noexcept override { return device_exchange_.get(); }
+  SlotExchange* slot_exchange() noexcept override { return slot_exchange_.get(); }
   void post(std::function<void()> function) override;
   void on_failed(const StagedCall& call, const Status& status) override;
   Status outcome(const StagedCall& call) override;
@@ -88,7 +88,7 @@ class StagedCollectives final : public DeviceCollectives, public StagingOwner {
   OutLane out_;
   InLane in_;
   const std::unique_ptr<Hierarchy> hierarchy_;
-  std::unique_ptr<DeviceExchange> device_exchange_;
+  std::unique_ptr<SlotExchange> slot_exchange_;
   gpu::Event ready_, taken_out_, brought_in_;
 
   std::mutex order_;

@@ -1,4 +1,4 @@
-#include "src/device/device_exchange.hpp"
+#include "src/device/slot_exchange.hpp"
 
 #include <cuda_runtime_api.h>
 
@@ -45,8 +45,8 @@ struct Arrival final : StreamListener {
 
 }  // namespace
 
-DeviceExchange::DeviceExchange(const Session& session, const std::shared_ptr<Group>& group,
-                               StagingOwner& owner, int device)
+SlotExchange::SlotExchange(const Session& session, const std::shared_ptr<Group>& group,
+                           StagingOwner& owner, int device)
     : owner_(owner) {
   Engine& engine = session.engine();
   if (!agree(session, group, engine.transport().capabilities().device_memory))
@@ -74,7 +74,7 @@ DeviceExchange::DeviceExchange(const Session& session, const std::shared_ptr<Gro
   run_operation(session, group, 0, [this](Operation& op) { return warm_up(op); });
 }
 
-Task<> DeviceExchange::warm_up(Operation& op) {
+Task<> SlotExchange::warm_up(Operation& op) {
   const OutLane& out = owner_.out_lane();
   const InLane& in = owner_.in_lane();
   const auto ranks = static_cast<std::size_t>(op.size());
@@ -95,13 +95,13 @@ Task<> DeviceExchange::warm_up(Operation& op) {
   }
 }
 
-Buffer DeviceExchange::inbox_part(const StagedSlice& slice, std::size_t offset,
-                                  std::size_t bytes) const noexcept {
+Buffer SlotExchange::inbox_part(const StagedSlice& slice, std::size_t offset,
+                                std::size_t bytes) const noexcept {
   std::byte* base = inbox_.data() + owner_.out_lane().index_of(slice.out) * inbox_bytes_;
   return {bytes == 0 ? nullptr : base + offset, bytes, MemoryType::Cuda, inbox_registration_};
 }
 
-Task<> DeviceExchange::run(Operation& op, const DeviceCall& call, const StagedSlice& slice) {
+Task<> SlotExchange::run(Operation& op, const DeviceCall& call, const StagedSlice& slice) {
   switch (call.kind) {
     case CallKind::AllGather:
     case CallKind::AllToAll:
@@ -113,8 +113,8 @@ Task<> DeviceExchange::run(Operation& op, const DeviceCall& call, const StagedSl
   }
 }
 
-Task<> DeviceExchange::move(Operation& op, std::uint64_t hop, const Messages& sends,
-                            const Messages& receives) {
+Task<> SlotExchange::move(Operation& op, std::uint64_t hop, const Messages& sends,
+                          const Messages& receives) {
   const int ranks = op.size(), rank = op.rank();
   std::vector<Transfer> transfers;
   for (int d = 1; d < ranks; ++d) {
@@ -131,7 +131,7 @@ Task<> DeviceExchange::move(Operation& op, std::uint64_t hop, const Messages& se
 }
 
 /// Returns when all that is in the stream now is done.
-Task<> DeviceExchange::reach(Operation& op) {
+Task<> SlotExchange::reach(Operation& op) {
   Arrival arrival(owner_);
   notify(stream_, arrival);
   auto reached = arrival.event.in(op);
@@ -140,7 +140,7 @@ Task<> DeviceExchange::reach(Operation& op) {
 
 /// All-reduce, reduce-scatter and reduce: everybody's values of a share go to its owner, who adds
 /// them; then the sums go where they are wanted.
-Task<> DeviceExchange::reduce(Operation& op, const DeviceCall& call, const StagedSlice& slice) {
+Task<> SlotExchange::reduce(Operation& op, const DeviceCall& call, const StagedSlice& slice) {
   const OutLane& out = owner_.out_lane();
   const InLane& in = owner_.in_lane();
   const int ranks = op.size(), rank = op.rank();
@@ -190,7 +190,7 @@ Task<> DeviceExchange::reduce(Operation& op, const DeviceCall& call, const Stage
 
 /// All-gather and all-to-all: a run of everybody; what goes to each is the same or a run of its
 /// own.
-Task<> DeviceExchange::gather(Operation& op, const DeviceCall& call, const StagedSlice& slice) {
+Task<> SlotExchange::gather(Operation& op, const DeviceCall& call, const StagedSlice& slice) {
   const OutLane& out = owner_.out_lane();
   const InLane& in = owner_.in_lane();
   const std::size_t run = slice.count * element_bytes(call.dtype);
@@ -210,7 +210,7 @@ Task<> DeviceExchange::gather(Operation& op, const DeviceCall& call, const Stage
   co_await copying;
 }
 
-Task<> DeviceExchange::broadcast(Operation& op, const DeviceCall& call, const StagedSlice& slice) {
+Task<> SlotExchange::broadcast(Operation& op, const DeviceCall& call, const StagedSlice& slice) {
   const std::size_t bytes = slice.count * element_bytes(call.dtype);
   const bool root = op.rank() == call.peer;
   Messages sends(static_cast<std::size_t>(op.size())), receives(sends.size());

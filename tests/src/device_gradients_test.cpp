@@ -102,7 +102,7 @@ struct Case {
   bool one_host = false;
 };
 
-class DeviceExchangeMethods : public testing::TestWithParam<Case> {
+class DeviceGradientMethods : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     if (gpus() == 0) GTEST_SKIP() << "no GPU here";
@@ -110,14 +110,14 @@ class DeviceExchangeMethods : public testing::TestWithParam<Case> {
 };
 
 /// Parameter: on one host.
-class DeviceExchange : public testing::TestWithParam<bool> {
+class DeviceGradients : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     if (gpus() < (GetParam() ? 2 : 1)) GTEST_SKIP() << "too few GPUs here";
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Hosts, DeviceExchange, testing::Values(false, true),
+INSTANTIATE_TEST_SUITE_P(Hosts, DeviceGradients, testing::Values(false, true),
                          [](const testing::TestParamInfo<bool>& test) {
                            return test.param ? "One" : "Several";
                          });
@@ -137,7 +137,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-TEST_P(DeviceExchangeMethods, GivesTheBitsOfTheHost) {
+TEST_P(DeviceGradientMethods, GivesTheBitsOfTheHost) {
   const auto& [spec, dtype, ranks, one_host] = GetParam();
   if (one_host && ranks > std::max(gpus(), 1))
     GTEST_SKIP() << "ranks that wait for each other need a GPU each";
@@ -148,7 +148,7 @@ TEST_P(DeviceExchangeMethods, GivesTheBitsOfTheHost) {
   EXPECT_EQ(train_on_devices(world, on_device(model), options, 3), expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DeviceExchangeMethods, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(All, DeviceGradientMethods, testing::ValuesIn(cases()),
                          [](const testing::TestParamInfo<Case>& test) {
                            return spec_name(test.param.spec) + "_" +
                                   std::string(to_string(test.param.dtype)) + "_" +
@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(All, DeviceExchangeMethods, testing::ValuesIn(cases()),
                                   (test.param.one_host ? "_one_host" : "");
                          });
 
-TEST_P(DeviceExchange, MixesHostAndDeviceInOnePlan) {
+TEST_P(DeviceGradients, MixesHostAndDeviceInOnePlan) {
   Model model = odd_model();
   const ExchangeOptions options = compressing("qint:bits=4+ef");
   World world = make_hosts(2, GetParam());
@@ -186,7 +186,7 @@ TEST_P(DeviceExchange, MixesHostAndDeviceInOnePlan) {
   });
 }
 
-TEST_P(DeviceExchange, RolledBackAndLoadedStatesGiveTheSameStepAgain) {
+TEST_P(DeviceGradients, RolledBackAndLoadedStatesGiveTheSameStepAgain) {
   const Model model = on_device(odd_model());
   const ExchangeOptions options = compressing("qint:bits=2+ef+momentum=0.9");
   World world = make_hosts(2, GetParam());
@@ -217,7 +217,7 @@ TEST_P(DeviceExchange, RolledBackAndLoadedStatesGiveTheSameStepAgain) {
   });
 }
 
-TEST_P(DeviceExchange, StreamsWaitForWorksWhileTheHostGoesOn) {
+TEST_P(DeviceGradients, StreamsWaitForWorksWhileTheHostGoesOn) {
   const Model model = on_device(odd_model());
   World world = make_hosts(2, GetParam());
   const auto expected = train_on_devices(world, model, compressing("none"), 1);
@@ -246,7 +246,7 @@ TEST_P(DeviceExchange, StreamsWaitForWorksWhileTheHostGoesOn) {
   });
 }
 
-TEST_P(DeviceExchange, RefusesMemoryOfTheOtherKind) {
+TEST_P(DeviceGradients, RefusesMemoryOfTheOtherKind) {
   World world = make_hosts(1, GetParam());
   Model model = {gradient("device", 8), gradient("host", 8)};
   model[0].memory = MemoryType::Cuda;
@@ -266,7 +266,7 @@ TEST_P(DeviceExchange, RefusesMemoryOfTheOtherKind) {
   exchange.wait_all();
 }
 
-TEST_P(DeviceExchange, ARankThatRollsBackEndsTheStepOfAll) {
+TEST_P(DeviceGradients, ARankThatRollsBackEndsTheStepOfAll) {
   const Model model = on_device(odd_model());
   World world = make_hosts(2, GetParam());
   each_rank(2, [&](int rank) {

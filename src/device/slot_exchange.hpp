@@ -22,13 +22,13 @@ class StagingOwner;
 struct StagedSlice;
 
 /// Works for any group that uses the lanes it was made for. All sums are in rank order.
-class DeviceExchange {
+class SlotExchange {
  public:
   /// Registers the lanes' memory with the transport, once and for all, and sends through all slots,
   /// so that the network has what it needs before anything waits. Collective over `group`, blocks.
   /// Error Unsupported on all ranks if some transport cannot move device memory.
-  DeviceExchange(const Session& session, const std::shared_ptr<Group>& group, StagingOwner& owner,
-                 int device);
+  SlotExchange(const Session& session, const std::shared_ptr<Group>& group, StagingOwner& owner,
+               int device);
 
   /// What the ranks do with one slice between copying out and copying in.
   Task<> run(Operation& op, const DeviceCall& call, const StagedSlice& slice);
