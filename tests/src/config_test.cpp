@@ -195,8 +195,8 @@ TEST(Config, ComparesExactlyTheSettingsThatMustAgree) {
   EXPECT_EQ(compared,
             (std::set<std::string>{"TERSUM_ALGORITHM", "TERSUM_BUCKET_BYTES", "TERSUM_COMPRESSOR",
                                    "TERSUM_COMPRESSOR_RULES", "TERSUM_COMPRESS_MIN_BYTES",
-                                   "TERSUM_DEVICE_STAGING", "TERSUM_POLICY", "TERSUM_SEED",
-                                   "TERSUM_SLICE_BYTES"}));
+                                   "TERSUM_DEVICE_SLICE_BYTES", "TERSUM_DEVICE_STAGING",
+                                   "TERSUM_POLICY", "TERSUM_SEED", "TERSUM_SLICE_BYTES"}));
   Config other;
   other.credit_bytes = 1;
   other.trace = "elsewhere";
