@@ -20,10 +20,19 @@ DeviceSlice::~DeviceSlice() {
   if (status_) device_.give_status(std::move(status_));
 }
 
+bool DeviceSlice::results_are_values() const {
+  if (job_.dtype != DType::Float32) return false;
+  const std::byte* next = job_.parts[0].result;
+  for (const SlicePart& part : job_.parts) {
+    if (part.count > 0 && part.result != next) return false;
+    next += part.count * sizeof(float);
+  }
+  return true;
+}
+
 float* DeviceSlice::values() {
   if (values_ != nullptr) return values_;
-  if (parts_.size() == 1 && job_.dtype == DType::Float32)
-    return values_ = reinterpret_cast<float*>(job_.parts[0].result);
+  if (results_are_values()) return values_ = reinterpret_cast<float*>(job_.parts[0].result);
   values_lease_ = device_.memory().acquire(count_ * sizeof(float), stream_);
   return values_ = values_lease_.as<float>();
 }
@@ -36,6 +45,12 @@ std::span<std::byte> DeviceSlice::workspace(std::size_t bytes) {
 const float* DeviceSlice::input_of(const Piece& piece) {
   if (job_.dtype == DType::Float32)
     return reinterpret_cast<const float*>(piece.part->data) + piece.begin;
+  return inputs() + piece.at;
+}
+
+const float* DeviceSlice::inputs() {
+  if (job_.dtype == DType::Float32 && parts_.size() == 1)
+    return reinterpret_cast<const float*>(job_.parts[0].data);
   if (!std::exchange(inputs_read_, true)) {
     auto& table = device_.tables(job_.slice).inputs;
     if (table) {
@@ -52,7 +67,7 @@ const float* DeviceSlice::input_of(const Piece& piece) {
     }
     table->gather(stream_, values());
   }
-  return values_of(piece);
+  return values();
 }
 
 std::byte* DeviceSlice::elements() {

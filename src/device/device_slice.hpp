@@ -27,11 +27,15 @@ class DeviceSlice {
   gpu::StreamView stream() const noexcept { return stream_; }
   const gpu::DecodeStatus& status() const noexcept { return *status_; }
 
-  /// The values of all elements, [count()]; for a slice of one fp32 gradient its result.
+  /// The values of all elements, [count()]: the results themselves, if these are fp32 and lie one
+  /// after the other.
   float* values();
   float* values_of(const Piece& piece) { return values() + piece.at; }
   /// The piece's elements as fp32: the user's own memory if it is fp32, else converted to values.
   const float* input_of(const Piece& piece);
+  /// All elements as fp32, one after the other: the user's own memory if it is one fp32 gradient,
+  /// else gathered to values.
+  const float* inputs();
 
   // Dense slices of several parts: the elements of all, one part after the other.
   std::byte* elements();
@@ -54,6 +58,7 @@ class DeviceSlice {
 
  private:
   void move_elements(bool gathering);
+  bool results_are_values() const;
 
   ExchangeDevice& device_;
   Operation& op_;
@@ -64,7 +69,7 @@ class DeviceSlice {
   ExchangeDevice::StatusWord status_;
   gpu::BufferLease values_lease_, elements_, workspace_;
   float* values_ = nullptr;
-  bool inputs_read_ = false;  // converted to values
+  bool inputs_read_ = false;  // gathered to values
 };
 
 }  // namespace tersum::runtime

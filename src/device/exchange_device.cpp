@@ -4,6 +4,7 @@
 
 #include "cuda/error.hpp"
 #include "cuda/kernels.hpp"
+#include "src/device/hierarchical_exchange.hpp"
 #include "src/device/peer_exchange.hpp"
 #include "src/device/set_up.hpp"
 #include "src/device/stream_notice.hpp"
@@ -130,12 +131,16 @@ void ExchangeDevice::connect(Session& session, const std::shared_ptr<Group>& gro
   group_ = group;
   const gpu::DeviceGuard guard(device_);
   peers_ = PeerExchange::open(session, group);
+  if (!peers_) hierarchy_ = HierarchicalExchange::open(session, group);
 }
 
 Task<> ExchangeDevice::exchange(Operation& op, const SliceJob& job) {
   if (peers_) {
     DeviceSlice slice(*this, op, job);
     Task<> exchange = peers_->exchange(slice);
+    co_await exchange;
+  } else if (hierarchy_ && HierarchicalExchange::suits(job)) {
+    Task<> exchange = hierarchy_->exchange(*this, op, job);
     co_await exchange;
   } else {
     const std::unique_ptr<SliceCodec> codec = make_device_codec(*this, op, job);
@@ -146,10 +151,12 @@ Task<> ExchangeDevice::exchange(Operation& op, const SliceJob& job) {
 
 void ExchangeDevice::abort() noexcept {
   if (peers_) peers_->abort();
+  if (hierarchy_) hierarchy_->abort();
 }
 
 void ExchangeDevice::recover() {
   if (peers_ && !agree(*session_, group_, !peers_->aborted())) peers_->renew();
+  if (hierarchy_ && !agree(*session_, group_, !hierarchy_->aborted())) hierarchy_->renew();
 }
 
 Task<> ExchangeDevice::copy(Operation& op, void* to, const void* from, std::size_t bytes) {

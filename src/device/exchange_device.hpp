@@ -17,6 +17,7 @@
 
 namespace tersum::runtime {
 
+class HierarchicalExchange;
 class PeerExchange;
 
 /// A DeviceGradients with what its codecs share.
@@ -81,8 +82,10 @@ class ExchangeDevice final : public DeviceGradients {
   std::vector<SliceTables> tables_;
   std::vector<StatusWord> statuses_;
   Session* session_ = nullptr;
-  std::shared_ptr<Group> group_;         // of the communicator
-  std::unique_ptr<PeerExchange> peers_;  // null: through messages
+  std::shared_ptr<Group> group_;  // of the communicator
+  // Null where slices do not go that way; without both, through messages.
+  std::unique_ptr<PeerExchange> peers_;
+  std::unique_ptr<HierarchicalExchange> hierarchy_;
 };
 
 /// The twin's state in one that ExchangeDevice::make_state() gave; null for null.

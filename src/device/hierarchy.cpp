@@ -1,7 +1,6 @@
 #include "src/device/hierarchy.hpp"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "src/device/set_up.hpp"
@@ -16,39 +15,14 @@ constexpr std::size_t kSmallestShare = 256 * 1024;  // bytes
 constexpr std::size_t kSlicesWanted = 16;
 constexpr std::size_t kAhead = 6;  // slices reduced before the first is gathered; fewer than slots
 
-/// Ranks on each host, by its number.
-std::map<int, int> ranks_by_host(const Session& session, const Group& group) {
-  std::map<int, int> ranks;
-  for (const int member : group.members()) ++ranks[session.host_of(member)];
-  return ranks;
-}
-
-/// Position of this rank among those of its host.
-int position_on_host(const Session& session, const Group& group) {
-  int position = 0;
-  for (int rank = 0; rank < group.rank(); ++rank)
-    position += session.host_of(group.world(rank)) == session.host_of(group.world());
-  return position;
-}
-
-gpu::PeerSettings settings_of(const Session& session) {
-  gpu::PeerSettings settings;
-  settings.timeout = session.config().timeout;
-  return settings;
-}
-
 }  // namespace
 
 std::unique_ptr<Hierarchy> Hierarchy::open(const Session& session,
                                            const std::shared_ptr<Group>& group) {
-  const auto ranks = ranks_by_host(session, *group);
-  const int each = ranks.begin()->second;
-  if (ranks.size() < 2 || each < 2 ||
-      std::any_of(ranks.begin(), ranks.end(),
-                  [&](const auto& host) { return host.second != each; }))
-    return nullptr;
-  auto host = split_group(session, group, session.host_of(group->world()), group->rank());
-  auto counterparts = split_group(session, group, position_on_host(session, *group), group->rank());
+  const auto layout = layout_of(session, *group);
+  if (!layout) return nullptr;
+  auto host = split_group(session, group, layout->host.front(), group->rank());
+  auto counterparts = split_group(session, group, layout->counterparts.front(), group->rank());
   Engine& engine = session.engine();
   session.run_on_engine([&] {
     engine.add_group(host);
@@ -72,12 +46,7 @@ Hierarchy::Hierarchy(const Session& session, std::shared_ptr<Group> host,
                      std::shared_ptr<Group> counterparts)
     : host_(std::move(host)),
       counterparts_(std::move(counterparts)),
-      peers_(
-          host_->rank(), host_->size(),
-          [&session, group = host_](std::span<const std::byte> own) {
-            return exchange_blobs(session, group, own);
-          },
-          settings_of(session)),
+      peers_(host_->rank(), host_->size(), blobs_of(session, host_), peer_settings(session)),
       brought_in_(kAhead + 1) {}
 
 void Hierarchy::fail(Engine& engine, const Status& status) const {

@@ -12,21 +12,6 @@
 namespace tersum::runtime {
 namespace {
 
-// Messages about turns, before those of exchanges.
-constexpr std::uint64_t kReadyHop = 0, kTurnHop = 1;
-
-gpu::PeerSettings settings_of(const Session& session) {
-  gpu::PeerSettings settings;
-  settings.timeout = session.config().timeout;
-  return settings;
-}
-
-gpu::AllGatherBlobs blobs_of(Session& session, const std::shared_ptr<Group>& group) {
-  return [&session, group](std::span<const std::byte> own) {
-    return exchange_blobs(session, group, own);
-  };
-}
-
 /// What this rank sends to others in an exchange of the slice, headers included.
 std::uint64_t sent_bytes(const SliceJob& job, std::uint64_t ranks) {
   if (job.dense) return 2 * (ranks - 1) * job.count() * element_bytes(job.dtype) / ranks;
@@ -45,7 +30,7 @@ struct PeerExchange::Links {
   gpu::CompressedCommunicator compressed;
 
   Links(Session& session, const std::shared_ptr<Group>& group)
-      : peers(group->rank(), group->size(), blobs_of(session, group), settings_of(session)),
+      : peers(group->rank(), group->size(), blobs_of(session, group), peer_settings(session)),
         compressed(peers, blobs_of(session, group)) {}
 };
 
@@ -76,57 +61,12 @@ void PeerExchange::renew() {
   const gpu::DeviceGuard guard(device_);
   links_ = std::make_shared<Links>(session_, group_);
   session_.keep_memory(links_);
-  session_.run_on_engine([this] {
-    given_turns_ = taken_turns_ = 0;
-    aborted_ = false;
-  });
+  session_.run_on_engine([this] { turns_.reset(); });
 }
 
 void PeerExchange::abort() noexcept {
-  aborted_ = true;
+  turns_.abort();
   links_->peers.abort();
-  const auto waiting = std::exchange(waiting_, {});
-  for (const auto& [turn, event] : waiting)
-    event->happen(Status(Code::Aborted, "the step has failed elsewhere"));
-}
-
-// ---- turns ----
-
-/// The number of this operation's turn.
-Task<std::uint64_t> PeerExchange::ask_for_turn(Operation& op) {
-  const auto numbers = op.scratch(sizeof(std::uint64_t) * static_cast<std::size_t>(op.size()));
-  auto* const number = reinterpret_cast<std::uint64_t*>(numbers.data());
-  constexpr std::size_t kBytes = sizeof(std::uint64_t);
-  std::vector<Transfer> transfers;
-  if (op.rank() != 0) {
-    *number = 0;
-    transfers.push_back(op.receive(0, kTurnHop, write_view(numbers.data(), 0, kBytes)));
-    transfers.push_back(op.send(0, kReadyHop, read_view(numbers.data(), kBytes, kBytes)));
-    for (auto& transfer : transfers) co_await transfer;
-    co_return *number;
-  }
-  for (int r = 1; r < op.size(); ++r)
-    transfers.push_back(op.receive(
-        r, kReadyHop, write_view(numbers.data(), kBytes * static_cast<std::size_t>(r), kBytes)));
-  for (auto& transfer : transfers) co_await transfer;
-  transfers.clear();
-  *number = given_turns_++;
-  for (int r = 1; r < op.size(); ++r)
-    transfers.push_back(op.send(r, kTurnHop, read_view(numbers.data(), 0, kBytes)));
-  for (auto& transfer : transfers) co_await transfer;
-  co_return *number;
-}
-
-/// Returns when it is this operation's turn; what is launched before the next await is in order.
-Task<> PeerExchange::take_turn(Operation& op) {
-  if (aborted_) throw Error(Code::Aborted, "the step has failed elsewhere");
-  Task<std::uint64_t> asking = ask_for_turn(op);
-  const std::uint64_t turn = co_await asking;
-  if (aborted_) throw Error(Code::Aborted, "the step has failed elsewhere");
-  if (turn == taken_turns_) co_return;
-  ExternalEvent come;
-  waiting_.emplace(turn, &come);
-  co_await come.in(op);
 }
 
 // ---- reductions ----
@@ -194,7 +134,7 @@ void PeerExchange::reduce_compressed(DeviceSlice& slice) {
 
 Task<> PeerExchange::exchange(DeviceSlice& slice) {
   Operation& op = slice.operation();
-  Task<> turn = take_turn(op);
+  Task<> turn = turns_.take(op);
   co_await turn;
   {
     const gpu::DeviceGuard guard(device_);
@@ -208,9 +148,8 @@ Task<> PeerExchange::exchange(DeviceSlice& slice) {
   }
   op.set_stage(Stage::Exchanging);
   op.group().sent_bytes += sent_bytes(slice.job(), static_cast<std::uint64_t>(op.size()));
-  const auto next = waiting_.extract(++taken_turns_);
   StreamEvent done(slice.device().engine(), slice.device().events(), device_, slice.stream());
-  if (next) next.mapped()->happen();
+  turns_.pass();
   co_await done.in(op);
   if (const Status status = outcome(); !status.is_ok()) throw Error(status);
   if (!slice.job().dense)

@@ -2,22 +2,18 @@
 // CPU.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <memory>
 
 #include "cuda/compressed.hpp"
 #include "src/device/device_slice.hpp"
+#include "src/device/turns.hpp"
 
 namespace tersum::runtime {
 
-/// Kernels that wait for each other must be put into streams in one order on all ranks, but slices
-/// become ready in any. So the group's first rank gives out turns: a slice gets one when all ranks
-/// have granted it, and each rank launches its slices in the order of their turns. No kernel waits
-/// for a rank that has not come so far.
-///
-/// A failed round leaves turns that some ranks have taken and others have not: abort() ends what
-/// waits, and the group is made anew for the next round.
+/// Slices launch their kernels in turns (Turns). A failed round leaves turns that some ranks have
+/// taken and others have not: abort() ends what waits, and the group of peers is made anew for the
+/// next round.
 class PeerExchange {
  public:
   /// Null on all ranks if they do not share a host, or their GPUs cannot map each other's memory.
@@ -32,7 +28,7 @@ class PeerExchange {
 
   /// Ends all that runs and waits, now and later. [engine]
   void abort() noexcept;
-  bool aborted() const noexcept { return aborted_; }
+  bool aborted() const noexcept { return turns_.aborted(); }
 
   /// Collective, as open(): a new group in place of one that some rank has aborted. Nothing runs in
   /// it here any more.
@@ -43,8 +39,6 @@ class PeerExchange {
 
   PeerExchange(Session& session, std::shared_ptr<Group> group);
 
-  Task<std::uint64_t> ask_for_turn(Operation& op);
-  Task<> take_turn(Operation& op);
   void prepare(DeviceSlice& slice);
   void deliver(DeviceSlice& slice);
   void reduce_dense(DeviceSlice& slice);
@@ -59,9 +53,7 @@ class PeerExchange {
   gpu::Event prepared_, reduced_;
   std::shared_ptr<Links> links_;
   std::map<const Compressor*, gpu::CompressedMethod> methods_;
-  std::uint64_t given_turns_ = 0, taken_turns_ = 0;
-  std::map<std::uint64_t, ExternalEvent*> waiting_;  // for their turns
-  bool aborted_ = false;
+  Turns turns_;
 };
 
 }  // namespace tersum::runtime

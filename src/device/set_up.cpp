@@ -1,6 +1,7 @@
 #include "src/device/set_up.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "src/collectives/collectives.hpp"
 #include "src/session.hpp"
@@ -43,6 +44,36 @@ bool agree(const Session& session, const std::shared_ptr<Group>& group, bool val
   const auto all = exchange_blobs(session, group, std::span(&own, 1));
   return std::all_of(all.begin(), all.end(),
                      [](const auto& blob) { return blob[0] != std::byte{}; });
+}
+
+gpu::AllGatherBlobs blobs_of(const Session& session, std::shared_ptr<Group> group) {
+  return [&session, group = std::move(group)](std::span<const std::byte> own) {
+    return exchange_blobs(session, group, own);
+  };
+}
+
+gpu::PeerSettings peer_settings(const Session& session) {
+  gpu::PeerSettings settings;
+  settings.timeout = session.config().timeout;
+  return settings;
+}
+
+std::optional<HostLayout> layout_of(const Session& session, const Group& group) {
+  std::map<int, std::vector<int>> hosts;
+  for (int rank = 0; rank < group.size(); ++rank)
+    hosts[session.host_of(group.world(rank))].push_back(rank);
+  HostLayout layout;
+  layout.host = hosts[session.host_of(group.world())];
+  const std::size_t each = layout.host.size();
+  if (hosts.size() < 2 || each < 2) return std::nullopt;
+  const auto position =
+      static_cast<std::size_t>(std::ranges::find(layout.host, group.rank()) - layout.host.begin());
+  for (const auto& [host, ranks] : hosts) {
+    if (ranks.size() != each) return std::nullopt;
+    layout.counterparts.push_back(ranks[position]);
+  }
+  std::ranges::sort(layout.counterparts);
+  return layout;
 }
 
 }  // namespace tersum::runtime

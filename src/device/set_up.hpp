@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "cuda/collectives.hpp"
 #include "src/engine/operation.hpp"
 
 namespace tersum {
@@ -26,6 +28,21 @@ std::vector<std::vector<std::byte>> exchange_blobs(const Session& session,
 
 /// True on all ranks if `value` is true on all ranks. As run_operation().
 bool agree(const Session& session, const std::shared_ptr<Group>& group, bool value);
+
+/// exchange_blobs() between the ranks of `group`, for what maps their memory.
+gpu::AllGatherBlobs blobs_of(const Session& session, std::shared_ptr<Group> group);
+
+/// Of groups of peers of this session.
+gpu::PeerSettings peer_settings(const Session& session);
+
+/// Where this rank is among the hosts of a group; group ranks, ascending.
+struct HostLayout {
+  std::vector<int> host;          ///< on this rank's host
+  std::vector<int> counterparts;  ///< at this rank's position among those of each host
+};
+
+/// For groups of several hosts with equally many ranks, more than one; nothing for others.
+std::optional<HostLayout> layout_of(const Session& session, const Group& group);
 
 }  // namespace runtime
 }  // namespace tersum

@@ -115,19 +115,24 @@ void Operation::release(TransferRequest& request) noexcept {
   finish_if_quiet();
 }
 
+void Operation::narrow(std::vector<int> ranks) {
+  among_ = std::move(ranks);
+  among_rank_ = static_cast<int>(std::ranges::find(among_, group_->rank()) - among_.begin());
+}
+
 Transfer Operation::send(int to, std::uint64_t hop, ConstBuffer buffer) {
-  TransferRequest& request = new_request(to, false);
+  TransferRequest& request = new_request(group_rank(to), false);
   transport::Envelope envelope{key_, signature_.to_note()};
   envelope.key.hop = hop;
-  engine_.transport().post_send(group_->world(to), envelope, buffer, request);
+  engine_.transport().post_send(world(to), envelope, buffer, request);
   return Transfer(&request);
 }
 
 Transfer Operation::receive(int from, std::uint64_t hop, Buffer buffer) {
-  TransferRequest& request = new_request(from, true);
+  TransferRequest& request = new_request(group_rank(from), true);
   transport::Key key = key_;
   key.hop = hop;
-  engine_.transport().post_receive(group_->world(from), key, buffer, request);
+  engine_.transport().post_receive(world(from), key, buffer, request);
   return Transfer(&request);
 }
 

@@ -90,13 +90,23 @@ class Operation : public std::enable_shared_from_this<Operation> {
   Operation(Engine& engine, std::shared_ptr<Group> group, const Signature& signature,
             std::shared_ptr<WorkState> work, std::chrono::milliseconds timeout, Body body);
 
-  int rank() const noexcept { return group_->rank(); }
-  int size() const noexcept { return group_->size(); }
+  // The ranks that take part: those of the group, but for what narrow() says.
+  int rank() const noexcept { return among_.empty() ? group_->rank() : among_rank_; }
+  int size() const noexcept {
+    return among_.empty() ? group_->size() : static_cast<int>(among_.size());
+  }
+  /// World rank of `rank`.
+  int world(int rank) const { return group_->world(group_rank(rank)); }
   Group& group() const noexcept { return *group_; }
   const Signature& signature() const noexcept { return signature_; }
 
-  /// Starts to send to / receive from a rank of the group. `hop` numbers the messages between two
-  /// ranks within this operation. Throws the operation's Error if it has failed.
+  /// What the body does from now on is done among these group ranks alone, this one among them, as
+  /// if they were the group; empty: among all again. Messages of different pairs of ranks may have
+  /// equal hops.
+  void narrow(std::vector<int> ranks);
+
+  /// Starts to send to / receive from a rank of those that take part. `hop` numbers the messages
+  /// between two ranks within this operation. Throws the operation's Error if it has failed.
   Transfer send(int to, std::uint64_t hop, ConstBuffer buffer);
   Transfer receive(int from, std::uint64_t hop, Buffer buffer);
 
@@ -137,9 +147,14 @@ class Operation : public std::enable_shared_from_this<Operation> {
   TransferRequest& new_request(int peer, bool receiving);
   void release(TransferRequest& request) noexcept;
   std::string missing_ranks() const;
+  int group_rank(int rank) const {
+    return among_.empty() ? rank : among_[static_cast<std::size_t>(rank)];
+  }
 
   Engine& engine_;
   std::shared_ptr<Group> group_;
+  std::vector<int> among_;  ///< group ranks; empty: all
+  int among_rank_ = 0;
   const Signature signature_;
   std::shared_ptr<WorkState> work_;
   Body body_;

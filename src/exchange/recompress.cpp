@@ -45,7 +45,7 @@ Task<> recompress_exchange(Operation& op, const SliceJob& job, SliceCodec& codec
     PayloadMessage message;
     message.bytes = outbox[me].first(sizes[me]);
     message.sender = r;
-    message.encoder = static_cast<std::uint32_t>(op.group().world(r));
+    message.encoder = static_cast<std::uint32_t>(op.world(r));
     if (r != rank) {
       Transfer& arriving = arrivals[static_cast<std::size_t>((rank - r + ranks) % ranks - 1)];
       const std::size_t got = co_await arriving;

@@ -8,7 +8,11 @@
 namespace tersum::runtime {
 
 std::vector<std::vector<Piece>> share_out(const SliceJob& job, int ranks) {
-  const std::size_t block = std::max<std::size_t>(1, job.compressor->traits().block_count);
+  return share_out(job, ranks, std::max<std::size_t>(1, job.compressor->traits().block_count));
+}
+
+std::vector<std::vector<Piece>> share_out(const SliceJob& job, int ranks, std::size_t block) {
+  if (block == 0) block = std::max<std::size_t>(1, job.count());
   std::size_t total = 0;
   for (const auto& part : job.parts) total += (part.count + block - 1) / block;
   const Partition shares{total, ranks};

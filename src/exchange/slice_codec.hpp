@@ -22,6 +22,8 @@ struct Piece {
 /// Which pieces each rank owns: the slice's blocks, in order, shared out evenly. Equal on all
 /// ranks.
 std::vector<std::vector<Piece>> share_out(const SliceJob& job, int ranks);
+/// The same in blocks of `block` elements; 0: parts are not cut.
+std::vector<std::vector<Piece>> share_out(const SliceJob& job, int ranks, std::size_t block);
 
 /// Every part as one piece.
 std::vector<Piece> whole_parts(const SliceJob& job);

@@ -1,0 +1,208 @@
+#include "src/device/hierarchical_exchange.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "cuda/error.hpp"
+#include "src/session.hpp"
+
+namespace tersum::runtime {
+namespace {
+
+constexpr std::size_t kAlignment = 16;  // elements: kernels take aligned shares faster
+
+/// Elements of the blocks in which shares are cut; 0: not inside gradients.
+std::size_t share_block(const SliceJob& job) {
+  const std::size_t block = job.dense ? 1 : job.compressor->traits().block_count;
+  return block >= kAlignment ? block
+                             : (kAlignment + block - 1) / std::max<std::size_t>(block, 1) * block;
+}
+
+}  // namespace
+
+std::unique_ptr<HierarchicalExchange> HierarchicalExchange::open(
+    Session& session, const std::shared_ptr<Group>& group) {
+  auto layout = layout_of(session, *group);
+  if (!layout) return nullptr;
+  const auto host = split_group(session, group, layout->host.front(), group->rank());
+  session.run_on_engine([&] { session.engine().add_group(host); });
+  std::unique_ptr<HierarchicalExchange> exchange(
+      new HierarchicalExchange(session, std::move(*layout), host));
+  bool connected = true;
+  try {
+    exchange->connect();
+  } catch (const Error& error) {  // on all ranks of this host
+    if (error.code() != Code::Unsupported) throw;
+    connected = false;
+  }
+  return agree(session, group, connected) ? std::move(exchange) : nullptr;
+}
+
+HierarchicalExchange::HierarchicalExchange(Session& session, HostLayout layout,
+                                           std::shared_ptr<Group> host)
+    : session_(session),
+      layout_(std::move(layout)),
+      host_(std::move(host)),
+      device_(gpu::current_device()) {}
+
+HierarchicalExchange::~HierarchicalExchange() {
+  if (peers_) peers_->abort();  // nothing runs any more, or it has failed
+  Engine& engine = session_.engine();
+  engine.submit(make_command([&engine, id = host_->id()] { engine.remove_group(id); }));
+}
+
+void HierarchicalExchange::connect() {
+  peers_ = std::make_shared<gpu::PeerCommunicator>(
+      host_->rank(), host_->size(), blobs_of(session_, host_), peer_settings(session_));
+  session_.keep_memory(peers_);
+}
+
+void HierarchicalExchange::renew() {
+  const gpu::DeviceGuard guard(device_);
+  connect();
+  session_.run_on_engine([this] { turns_.reset(); });
+}
+
+void HierarchicalExchange::abort() noexcept {
+  turns_.abort();
+  peers_->abort();
+}
+
+bool HierarchicalExchange::suits(const SliceJob& job) noexcept {
+  if (!job.dense || job.dtype == DType::Float32 || job.dtype == DType::Float64) return true;
+  return !is_floating(job.dtype) && job.op != ReduceOp::Average;
+}
+
+// ---- shares ----
+
+std::vector<HierarchicalExchange::Share> HierarchicalExchange::shares_of(
+    const SliceJob& job) const {
+  const std::size_t ranks = layout_.host.size();
+  const std::size_t block = share_block(job);
+  std::vector<Share> shares(ranks);
+  std::size_t begin = 0;
+  auto pieces = share_out(job, static_cast<int>(ranks), block);
+  for (std::size_t s = 0; s < ranks; ++s) {
+    // Slices that are not cut have one owner, another in each.
+    Share& share = shares[block == 0 ? (s + job.slice) % ranks : s];
+    share.pieces = std::move(pieces[s]);
+    share.begin = begin;
+    for (const Piece& piece : share.pieces) share.count += piece.count;
+    begin += share.count;
+  }
+  return shares;
+}
+
+const HierarchicalExchange::Share& HierarchicalExchange::own(
+    const std::vector<Share>& shares) const {
+  return shares[static_cast<std::size_t>(host_->rank())];
+}
+
+/// Where the combined elements are put together, one after the other: as fp32, dense ones as they
+/// are.
+std::byte* HierarchicalExchange::place_of(DeviceSlice& slice) {
+  if (!slice.job().dense) return reinterpret_cast<std::byte*>(slice.values());
+  return slice.parts().size() == 1 ? slice.job().parts[0].result : slice.elements();
+}
+
+/// The middle step: the share's elements are gradients and results in one.
+SliceJob HierarchicalExchange::job_of(const Share& share, DeviceSlice& slice) {
+  SliceJob job = slice.job();
+  job.parts.clear();
+  if (!job.dense) job.dtype = DType::Float32;
+  std::byte* const place = place_of(slice);
+  const std::size_t element = element_bytes(job.dtype);
+  for (const Piece& piece : share.pieces) {
+    SlicePart part = *piece.part;
+    part.offset += piece.begin;
+    part.context.offset += piece.begin;
+    part.count = piece.count;
+    part.result = place + piece.at * element;
+    part.data = part.result;
+    job.parts.push_back(part);
+  }
+  if (job.dense && !job.parts.empty()) {  // nothing but elements: one part
+    job.parts.resize(1);
+    job.parts[0].count = share.count;
+  }
+  return job;
+}
+
+// ---- steps ----
+
+void HierarchicalExchange::reduce(DeviceSlice& slice, const std::vector<Share>& shares) {
+  const SliceJob& job = slice.job();
+  std::byte* const place = place_of(slice);
+  const std::byte* from = place;
+  if (!job.dense)
+    from = reinterpret_cast<const std::byte*>(slice.inputs());
+  else if (slice.parts().size() == 1)
+    from = job.parts[0].data;
+  else
+    slice.gather();
+  const DType dtype = job.dense ? job.dtype : DType::Float32;
+  const std::size_t element = element_bytes(dtype);
+  ready_.record(slice.stream());
+  stream_.wait(ready_);
+  for (std::size_t r = 0; r < shares.size(); ++r) {
+    const std::size_t at = shares[r].begin * element;
+    peers_->reduce(from + at, place + at, shares[r].count, dtype, job.op, static_cast<int>(r),
+                   stream_);
+  }
+  done_.record(stream_);
+  slice.stream().wait(done_);
+}
+
+void HierarchicalExchange::gather(DeviceSlice& slice, const std::vector<Share>& shares) {
+  const DType dtype = slice.job().dense ? slice.job().dtype : DType::Float32;
+  std::byte* const place = place_of(slice);
+  ready_.record(slice.stream());
+  stream_.wait(ready_);
+  for (std::size_t r = 0; r < shares.size(); ++r) {
+    std::byte* const share = place + shares[r].begin * element_bytes(dtype);
+    peers_->broadcast(share, share, shares[r].count, dtype, static_cast<int>(r), stream_);
+  }
+  done_.record(stream_);
+  slice.stream().wait(done_);
+  if (!slice.job().dense)
+    slice.store();
+  else if (slice.parts().size() > 1)
+    slice.scatter();
+}
+
+Task<> HierarchicalExchange::exchange(ExchangeDevice& device, Operation& op, const SliceJob& job) {
+  DeviceSlice slice(device, op, job);
+  const std::vector<Share> shares = shares_of(job);
+
+  op.narrow(layout_.host);
+  Task<> first_turn = turns_.take(op, 0);
+  co_await first_turn;
+  {
+    const gpu::DeviceGuard guard(device_);
+    reduce(slice, shares);
+  }
+  turns_.pass();
+
+  if (own(shares).count > 0) {
+    op.narrow(layout_.counterparts);
+    const SliceJob share = job_of(own(shares), slice);
+    const std::unique_ptr<SliceCodec> codec = make_device_codec(device, op, share);
+    Task<> messages = exchange_messages(op, share, *codec);
+    co_await messages;
+  }
+
+  op.narrow(layout_.host);
+  Task<> second_turn = turns_.take(op, 1);
+  co_await second_turn;
+  {
+    const gpu::DeviceGuard guard(device_);
+    gather(slice, shares);
+  }
+  StreamEvent done(device.engine(), device.events(), device_, slice.stream());
+  turns_.pass();
+  co_await done.in(op);
+  if (const Status status = peers_->status(); !status.is_ok()) throw Error(status);
+  op.narrow({});
+}
+
+}  // namespace tersum::runtime

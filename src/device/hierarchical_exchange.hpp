@@ -1,0 +1,78 @@
+// The way of an exchange's slices between hosts with several GPUs each: in three steps.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cuda/collectives.hpp"
+#include "cuda/event.hpp"
+#include "src/device/device_slice.hpp"
+#include "src/device/set_up.hpp"
+#include "src/device/turns.hpp"
+
+namespace tersum::runtime {
+
+/// For groups of several hosts with equally many ranks, more than one. Each rank owns a share of
+/// every slice: whole blocks of the compressor, or whole gradients where these are not cut. First
+/// the owners get their host's sum or average of their shares, over peer memory. Then each
+/// exchanges its share with those that own it on the other hosts, its counterparts, as messages:
+/// compressed as if hosts were ranks, with residuals of what a host has not sent. In the end shares
+/// are gathered inside the hosts. So a host sends as many bytes as one rank alone would.
+///
+/// Results are those of an exchange between as many ranks as there are hosts, whose gradients are
+/// the hosts' sums or averages in fp32, taken in rank order. All ranks get the same bits.
+///
+/// Kernels inside a host are launched in turns (Turns), two for each slice.
+class HierarchicalExchange {
+ public:
+  /// Null on all ranks if the group is not like that, or some host's GPUs cannot map each other's
+  /// memory. Collective over `group`, blocks; for the device that is current now. What peers may
+  /// still write into is kept to the end of the session.
+  static std::unique_ptr<HierarchicalExchange> open(Session& session,
+                                                    const std::shared_ptr<Group>& group);
+  ~HierarchicalExchange();
+
+  /// True unless partial sums would lose precision: dense slices of 16-bit floats, and averages of
+  /// integers.
+  static bool suits(const SliceJob& job) noexcept;
+
+  /// Combines the slice over all ranks, into its results. [engine]
+  Task<> exchange(ExchangeDevice& device, Operation& op, const SliceJob& job);
+
+  /// Ends all that runs and waits inside the host, now and later. [engine]
+  void abort() noexcept;
+  bool aborted() const noexcept { return turns_.aborted(); }
+
+  /// Collective, as open(): new groups in place of those that some rank has aborted. Nothing runs
+  /// in them here any more.
+  void renew();
+
+ private:
+  /// Contiguous elements of a slice.
+  struct Share {
+    std::vector<Piece> pieces;
+    std::size_t begin = 0, count = 0;
+  };
+
+  HierarchicalExchange(Session& session, HostLayout layout, std::shared_ptr<Group> host);
+
+  /// By rank on the host.
+  std::vector<Share> shares_of(const SliceJob& job) const;
+  const Share& own(const std::vector<Share>& shares) const;
+  static std::byte* place_of(DeviceSlice& slice);
+  static SliceJob job_of(const Share& share, DeviceSlice& slice);
+  void connect();
+  void reduce(DeviceSlice& slice, const std::vector<Share>& shares);
+  void gather(DeviceSlice& slice, const std::vector<Share>& shares);
+
+  Session& session_;
+  const HostLayout layout_;
+  const std::shared_ptr<Group> host_;
+  const int device_;
+  gpu::Stream stream_{gpu::StreamPriority::High};
+  gpu::Event ready_, done_;
+  std::shared_ptr<gpu::PeerCommunicator> peers_;
+  Turns turns_;
+};
+
+}  // namespace tersum::runtime
