@@ -32,8 +32,10 @@ Replay::Replay(Communicator communicator, std::vector<TracedGradient> trace,
   std::vector<float> values(elements_);
   for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = static_cast<float>(perf::gradient_value(communicator_.rank(), i));
-  gpu::check(cudaMemcpy(originals_.data(), values.data(), bytes(), cudaMemcpyHostToDevice),
-             "cudaMemcpy");
+  gpu::check(cudaMemcpyAsync(originals_.data(), values.data(), bytes(), cudaMemcpyHostToDevice,
+                             stream_.get()),
+             "cudaMemcpyAsync");
+  stream_.synchronize();
 }
 
 void Replay::restore() {

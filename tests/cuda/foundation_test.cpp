@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/buffer.hpp"
+#include "cuda/copies.hpp"
 #include "cuda/error.hpp"
 #include "cuda/event.hpp"
 #include "cuda/pool.hpp"
@@ -129,7 +130,7 @@ TEST_F(Foundation, PoolOrdersTheNextUserAfterTheLast) {
   check(cudaMemsetAsync(lease.data(), 2, kBytes, b.get()), "set");
   b.synchronize();
   a.synchronize();
-  check(cudaMemcpy(out.data(), lease.data(), kBytes, cudaMemcpyDefault), "copy");
+  copy_now(out.data(), lease.data(), kBytes);
   for (std::size_t i = 0; i < kBytes; i += 4097) ASSERT_EQ(out.data()[i], std::byte{2}) << i;
 }
 

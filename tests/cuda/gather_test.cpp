@@ -10,6 +10,7 @@
 #include "compressors/convert.hpp"
 #include "compressors/kernels.hpp"
 #include "conformance/compressors_support.hpp"
+#include "cuda/copies.hpp"
 #include "cuda/error.hpp"
 #include "cuda/gather.hpp"
 
@@ -51,7 +52,7 @@ class Tensors {
       compressors::from_float(values.data(), tensors_[t].dtype, host_.data() + starts_[t],
                               values.size());
     }
-    check(cudaMemcpy(memory_.data(), host_.data(), host_.size(), cudaMemcpyDefault), "copy");
+    copy_now(memory_.data(), host_.data(), host_.size());
   }
 
   /// What a bucket that held `bucket` holds after a gather on the CPU.
@@ -79,7 +80,7 @@ class Tensors {
 
   std::vector<std::byte> memory() const {
     std::vector<std::byte> bytes(host_.size());
-    check(cudaMemcpy(bytes.data(), memory_.data(), bytes.size(), cudaMemcpyDefault), "copy");
+    copy_now(bytes.data(), memory_.data(), bytes.size());
     return bytes;
   }
 
@@ -107,11 +108,11 @@ TEST_P(Gather, CollectsTensorsOfAllTypesScaled) {
   const Floats before(tensors.elements(), 5.0f);
   const DeviceBuffer bucket(before.size() * sizeof(float));
   for (const float scale : {1.0f, 0.125f, 1.0f / 3.0f}) {
-    check(cudaMemcpy(bucket.data(), before.data(), bucket.bytes(), cudaMemcpyDefault), "copy");
+    copy_now(bucket.data(), before.data(), bucket.bytes());
     plan.gather(stream, bucket.as<float>(), scale);
     stream.synchronize();
     Floats found(before.size());
-    check(cudaMemcpy(found.data(), bucket.data(), bucket.bytes(), cudaMemcpyDefault), "copy");
+    copy_now(found.data(), bucket.data(), bucket.bytes());
     EXPECT_TRUE(bits(found) == bits(tensors.gathered(before, scale))) << "scale " << scale;
   }
 }
@@ -125,7 +126,7 @@ TEST_P(Gather, SpreadsABucketToItsTensorsScaled) {
   Floats values = tersum::test::gaussian(tensors.elements(), 77, 1e4f);
   values[3] = std::nanf("9");
   const DeviceBuffer bucket(values.size() * sizeof(float));
-  check(cudaMemcpy(bucket.data(), values.data(), bucket.bytes(), cudaMemcpyDefault), "copy");
+  copy_now(bucket.data(), values.data(), bucket.bytes());
   plan.scatter(stream, bucket.as<float>(), 0.25f);
   stream.synchronize();
   EXPECT_TRUE(tensors.memory() == tensors.scattered(values, 0.25f));
@@ -150,7 +151,7 @@ TEST_F(GatherRules, FollowsTensorsThatMove) {
   plan.gather(stream, bucket.as<float>());
   stream.synchronize();
   Floats found(first.elements());
-  check(cudaMemcpy(found.data(), bucket.data(), bucket.bytes(), cudaMemcpyDefault), "copy");
+  copy_now(found.data(), bucket.data(), bucket.bytes());
   EXPECT_TRUE(bits(found) == bits(second.gathered(Floats(found.size()), 1.0f)));
   data.pop_back();
   EXPECT_THROW(plan.rebind(data, stream), Error);

@@ -15,6 +15,7 @@
 
 #include "cuda/collective_cases.hpp"
 #include "cuda/collective_graph.hpp"
+#include "cuda/copies.hpp"
 #include "cuda/device.hpp"
 #include "cuda/error.hpp"
 
@@ -74,14 +75,14 @@ TEST_F(PeerTest, MapsMemoryOfAnotherProcessAtAnyOffset) {
     require(!map.is_local(1 - role.rank), "processes are told apart");
     const DeviceBuffer memory(1 << 20);
     std::vector<unsigned char> own(1000, static_cast<unsigned char>(role.rank + 1));
-    check(cudaMemcpy(memory.data() + 4096, own.data(), own.size(), cudaMemcpyDefault), "copy");
+    copy_now(memory.data() + 4096, own.data(), own.size());
     const PeerBuffers parts = map.map({memory.data() + 4096, 1000, MemoryType::Cuda, nullptr});
     const PeerBuffers whole = map.map(memory);
     require(parts.complete() && whole.complete(), "everything is mapped");
     require(map.open_count() == 1, "one allocation is opened once");
     const auto peer = static_cast<std::size_t>(1 - role.rank);
     require(parts.data[peer] == whole.data[peer] + 4096, "offsets are kept");
-    check(cudaMemcpy(own.data(), parts.data[peer], own.size(), cudaMemcpyDefault), "copy");
+    copy_now(own.data(), parts.data[peer], own.size());
     require(own[0] == peer + 1 && own[999] == peer + 1, "the peer's bytes");
     map.close();
     require(map.open_count() == 0, "all is closed");

@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include "cuda/copies.hpp"
 #include "cuda/error.hpp"
 #include "cuda/twin_support.hpp"
 
@@ -74,16 +75,16 @@ TEST_F(TwinCalls, LeaveOutputsAloneFromABadPayloadUntilTheFaultIsCleared) {
   const DeviceBuffer output(values.size() * sizeof(float));
   const DecodeStatus status(stream);
   const auto first_after = [&](const Bytes& bytes) {
-    check(cudaMemcpy(payload.data(), bytes.data(), bytes.size(), cudaMemcpyDefault), "copy");
+    copy_now(payload.data(), bytes.data(), bytes.size());
     twin->decompress(stream, {payload.data(), payload.bytes()}, {}, output.as<float>(),
                      values.size(), {}, status);
     status.fetch(stream);
     stream.synchronize();
     float first = 0;
-    check(cudaMemcpy(&first, output.data(), sizeof first, cudaMemcpyDefault), "copy");
+    copy_now(&first, output.data(), sizeof first);
     return first;
   };
-  check(cudaMemset(output.data(), 0, output.bytes()), "cudaMemset");
+  fill_now(output.data(), std::byte{0}, output.bytes());
   EXPECT_EQ(first_after(bad), 0.0f);
   EXPECT_EQ(first_after(good), 0.0f);
   EXPECT_EQ(status.status().code(), Code::Protocol);
@@ -111,11 +112,11 @@ TEST_F(TwinCalls, CanBeCapturedIntoAGraphThatRunsAgain) {
     check(cudaGraphInstantiate(&runnable, graph, 0), "cudaGraphInstantiate");
     for (unsigned step = 0; step < 3; ++step) {  // without a commit, so from the same residual
       const Floats values = make_input("gaussian", kCount, step);
-      check(cudaMemcpy(input.data(), values.data(), input.bytes(), cudaMemcpyDefault), "copy");
+      copy_now(input.data(), values.data(), input.bytes());
       check(cudaGraphLaunch(runnable, stream.get()), "cudaGraphLaunch");
       stream.synchronize();
       Bytes found(payload.bytes());
-      check(cudaMemcpy(found.data(), payload.data(), found.size(), cudaMemcpyDefault), "copy");
+      copy_now(found.data(), payload.data(), found.size());
       EXPECT_TRUE(found == tersum::test::encode(*compressor, values)) << spec << ", " << step;
     }
     check(cudaGraphExecDestroy(runnable), "graph");

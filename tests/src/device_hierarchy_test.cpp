@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,10 @@
 
 namespace tersum::test {
 namespace {
+
+// Here a GPU serves a rank of each host, whose streams must not share the GPU's queues (8 by
+// default): a kernel that waits for a peer would keep the other host's from starting.
+const int kQueuesSet = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
 
 /// Ranks of the hosts take turns: neighbours are on different hosts.
 World make_hosts(int hosts, int each) {
