@@ -18,6 +18,8 @@
 namespace tersum::gpu {
 namespace {
 
+using test::copy_now;
+
 class Foundation : public testing::Test {
  protected:
   void SetUp() override {

@@ -17,6 +17,8 @@
 namespace tersum::gpu {
 namespace {
 
+using test::copy_now;
+
 using tersum::test::bits;
 using tersum::test::Floats;
 

@@ -22,6 +22,8 @@
 namespace tersum::gpu {
 namespace {
 
+using test::copy_now;
+
 using std::chrono::milliseconds;
 
 PeerSettings test_settings() {

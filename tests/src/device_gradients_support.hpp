@@ -3,7 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <functional>
 #include <vector>
 
 #include "cuda/buffer.hpp"
@@ -59,15 +58,14 @@ class DeviceTensors {
   std::vector<gpu::DeviceBuffer> memory_;
 };
 
-/// As train(), with gradients on devices, rank r's on device_of(r); submitted behind their copies,
-/// without waiting for these.
-inline std::vector<std::vector<Tensors>> train_on_devices(
-    World& world, const Model& model, const ExchangeOptions& options, std::uint64_t steps,
-    const std::function<int(int)>& device_of = [](int rank) { return rank % gpus(); }) {
+/// As train(), with gradients on devices; submitted behind their copies, without waiting for these.
+inline std::vector<std::vector<Tensors>> train_on_devices(World& world, const Model& model,
+                                                          const ExchangeOptions& options,
+                                                          std::uint64_t steps) {
   std::vector<std::vector<Tensors>> results(world.size());
   each_rank(static_cast<int>(world.size()), [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
-    gpu::check(cudaSetDevice(device_of(rank)), "cudaSetDevice");
+    gpu::check(cudaSetDevice(rank % gpus()), "cudaSetDevice");
     const gpu::Stream stream;
     const DeviceTensors tensors(model);
     GradientExchange exchange(world[r], model, options);

@@ -1,32 +1,18 @@
-// Gradients in device memory between hosts with several GPUs each: in three steps.
+// Gradients in device memory between hosts with several GPUs each: in three steps. Ranks are
+// processes: a GPU serves one of each host, and kernels of one process that wait for peers can keep
+// its others from starting.
 #include <gtest/gtest.h>
 
 #include <cstddef>
-#include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "src/device_gradients_support.hpp"
+#include "src/device_job.hpp"
 
 namespace tersum::test {
 namespace {
-
-// Here a GPU serves a rank of each host, whose streams must not share the GPU's queues (8 by
-// default): a kernel that waits for a peer would keep the other host's from starting.
-const int kQueuesSet = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
-
-/// Ranks of the hosts take turns: neighbours are on different hosts.
-World make_hosts(int hosts, int each) {
-  std::vector<Config> configs(static_cast<std::size_t>(hosts * each), quiet());
-  for (std::size_t r = 0; r < configs.size(); ++r)
-    configs[r].host_id = "host" + std::to_string(r % static_cast<std::size_t>(hosts));
-  return make_local_world(configs);
-}
-
-/// The device of a rank: those of one host have one each.
-int device_of(int rank, int hosts) {
-  return rank / hosts % gpus();
-}
 
 /// What the ranks of a host have of one gradient together, in fp32.
 Bytes combined(const Gradient& gradient, const std::vector<Bytes>& tensors, ReduceOp op) {
@@ -76,116 +62,167 @@ std::vector<Tensors> expected_results(const Model& model, const ExchangeOptions&
 struct Case {
   std::string spec;
   DType dtype = DType::Float32;
-  int hosts = 2;
   ReduceOp op = ReduceOp::Average;
-};
-
-class DeviceHierarchy : public testing::Test {
- protected:
-  void SetUp() override {
-    if (gpus() < 2) GTEST_SKIP() << "ranks that wait for each other need a GPU each";
-  }
-};
-
-class DeviceHierarchyMethods : public testing::TestWithParam<Case> {
- protected:
-  void SetUp() override {
-    if (gpus() < 2) GTEST_SKIP() << "ranks that wait for each other need a GPU each";
-  }
 };
 
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const std::string& spec : registered_specs()) {
-    all.push_back({spec, DType::Float32});
-    if (spec != "none") all.push_back({spec, DType::BFloat16, 2, ReduceOp::Sum});
+    all.push_back({spec});
+    if (spec != "none") all.push_back({spec, DType::BFloat16, ReduceOp::Sum});
   }
-  for (const char* spec : {"none", "fp16", "qint:bits=4,block=24+ef", "topk:ratio=0.05+ef"})
-    all.push_back({spec, DType::Float32, 3});
-  for (DType dtype : {DType::Int32, DType::UInt8}) all.push_back({"none", dtype, 2, ReduceOp::Sum});
+  all.push_back({"qint:bits=4,block=40+ef"});
+  all.push_back({"topk:ratio=0.05+ef"});
+  for (DType dtype : {DType::Int32, DType::UInt8}) all.push_back({"none", dtype, ReduceOp::Sum});
   return all;
 }
 
-TEST_P(DeviceHierarchyMethods, ExchangesWhatHostsHaveTogether) {
-  const auto& [spec, dtype, hosts, op] = GetParam();
-  const Model model = odd_model(dtype);
-  ExchangeOptions options = compressing(spec);
-  options.op = op;
-  World world = make_hosts(hosts, 2);
-  const auto expected = expected_results(model, options, hosts, 2, 3);
-  const auto results = train_on_devices(world, on_device(model), options, 3,
-                                        [&](int rank) { return device_of(rank, hosts); });
-  for (const auto& result : results) EXPECT_EQ(result, expected);
-}
+/// A rank of a job whose hosts take turns: "abab" has two with two ranks each.
+class Rank {
+ public:
+  explicit Rank(int hosts, const Config& config = Config::from_environment())
+      : communicator_(Communicator::connect(config)), hosts_(hosts) {
+    gpu::check(cudaSetDevice(communicator_.rank() / hosts), "cudaSetDevice");
+    stream_.emplace();
+  }
 
-INSTANTIATE_TEST_SUITE_P(All, DeviceHierarchyMethods, testing::ValuesIn(cases()),
-                         [](const testing::TestParamInfo<Case>& test) {
-                           return spec_name(test.param.spec) + "_" +
-                                  std::string(to_string(test.param.dtype)) + "_" +
-                                  std::to_string(test.param.hosts) + "_hosts";
-                         });
-
-TEST_F(DeviceHierarchy, HalfPrecisionThatIsNotCompressedIsRoundedOnce) {
-  const Model model = odd_model(DType::Float16);
-  World world = make_hosts(2, 2);
-  const auto expected = train(world, model, compressing("none"), 2);
-  EXPECT_EQ(train_on_devices(world, on_device(model), compressing("none"), 2,
-                             [](int rank) { return device_of(rank, 2); }),
-            expected);
-}
-
-TEST_F(DeviceHierarchy, AHostSendsItsShareOnce) {
-  const Model model = {gradient("weight", std::size_t{1} << 20)};
-  World world = make_hosts(2, 2);
-  std::vector<std::uint64_t> sent(world.size());
-  each_rank(4, [&](int rank) {
-    gpu::check(cudaSetDevice(device_of(rank, 2)), "cudaSetDevice");
-    const gpu::Stream stream;
+  void exchanges_what_hosts_have_together(const Case& test) {
+    SCOPED_TRACE(test.spec + ", " + std::string(to_string(test.dtype)));
+    const Model model = odd_model(test.dtype);
+    ExchangeOptions options = compressing(test.spec);
+    options.op = test.op;
+    const auto expected = expected_results(model, options, hosts_, 2, 3);
+    GradientExchange exchange(communicator_, on_device(model), options);
     const DeviceTensors tensors(model);
-    GradientExchange exchange(world[static_cast<std::size_t>(rank)], on_device(model),
-                              compressing("qint:bits=8"));
-    tensors.write(gradients_of(model, rank, 0), stream);
-    exchange.submit(0, tensors[0], stream.view());
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      submit(exchange, model, tensors, step, model.size());
+      exchange.wait_all();
+      exchange.commit();
+      EXPECT_EQ(tensors.read(*stream_), expected[step]) << "step " << step;
+    }
+  }
+
+  /// 16-bit sums are not rounded inside a host: that would be a second time.
+  void rounds_half_precision_once() {
+    const Model model = odd_model(DType::Float16);
+    GradientExchange exchange(communicator_, on_device(model), compressing("none"));
+    const DeviceTensors tensors(model);
+    submit(exchange, model, tensors, 0, model.size());
+    exchange.wait_all();
+    const auto all = gradients_of_all(model, communicator_.size(), 0);
+    const Tensors results = tensors.read(*stream_);
+    for (std::size_t g = 0; g < model.size(); ++g)
+      EXPECT_EQ(results[g],
+                reduced(DType::Float16, ReduceOp::Average, each_of(all, g), model[g].count));
+    exchange.commit();
+  }
+
+  void sends_its_share_once() {
+    const Model model = {gradient("weight", std::size_t{1} << 20)};
+    ExchangeOptions options = compressing("qint:bits=8");
+    options.slice_bytes = std::size_t{1} << 18;
+    GradientExchange exchange(communicator_, on_device(model), options);
+    const DeviceTensors tensors(model);
+    submit(exchange, model, tensors, 0, model.size());
     exchange.wait_all();
     exchange.commit();
-    sent[static_cast<std::size_t>(rank)] = exchange.statistics().sent_bytes;
-  });
-  const std::uint64_t payload = make_compressor("qint:bits=8")->max_payload_bytes(model[0].count);
-  // Both directions of one payload, halved between the host's two ranks; headers of slices more.
-  for (const std::uint64_t bytes : sent) {
-    EXPECT_GE(bytes, payload / 2);
-    EXPECT_LE(bytes, payload / 2 + payload / 20);
+    const std::uint64_t payload = make_compressor("qint:bits=8")->max_payload_bytes(model[0].count);
+    // Both directions of one payload, halved between the ranks of the host; and headers of slices.
+    EXPECT_GE(exchange.statistics().sent_bytes, payload / 2);
+    EXPECT_LE(exchange.statistics().sent_bytes, payload / 2 + payload / 50);
   }
-}
 
-TEST_F(DeviceHierarchy, AStepThatFailsIsDoneAgain) {
-  const Model model = odd_model();
-  const ExchangeOptions options = compressing("qint:bits=4+ef");
-  World world = make_hosts(2, 2);
-  const auto expected = expected_results(model, options, 2, 2, 2);
-  each_rank(4, [&](int rank) {
-    gpu::check(cudaSetDevice(device_of(rank, 2)), "cudaSetDevice");
-    const gpu::Stream stream;
+  void repeats_a_step_that_has_failed() {
+    const Model model = odd_model();
+    const ExchangeOptions options = compressing("qint:bits=4+ef");
+    const auto expected = expected_results(model, options, hosts_, 2, 2);
+    GradientExchange exchange(communicator_, on_device(model), options);
     const DeviceTensors tensors(model);
-    GradientExchange exchange(world[static_cast<std::size_t>(rank)], on_device(model), options);
-    const auto order = backward_order(model);
+    const bool last = communicator_.rank() == communicator_.size() - 1;
     for (std::uint64_t step = 0; step < 2; ++step) {
-      const Tensors inputs = gradients_of(model, rank, step);
-      tensors.write(inputs, stream);
-      const std::size_t few = rank == 3 ? model.size() / 2 : model.size();
-      for (std::size_t i = 0; i < few; ++i)
-        exchange.submit(order[i], tensors[order[i]], stream.view());
-      if (rank != 3) {
+      submit(exchange, model, tensors, step, last ? model.size() / 2 : model.size());
+      if (!last) {
         EXPECT_EQ(thrown_by([&] { exchange.wait_all(); }).code(), Code::Aborted);
       }
       exchange.rollback();
-      tensors.write(inputs, stream);
-      for (std::size_t g : order) exchange.submit(g, tensors[g], stream.view());
+      submit(exchange, model, tensors, step, model.size());
       exchange.wait_all();
       exchange.commit();
-      EXPECT_EQ(tensors.read(stream), expected[step]);
+      EXPECT_EQ(tensors.read(*stream_), expected[step]) << "step " << step;
     }
+  }
+
+ private:
+  /// The first `few` gradients, in backward order.
+  void submit(GradientExchange& exchange, const Model& model, const DeviceTensors& tensors,
+              std::uint64_t step, std::size_t few) {
+    tensors.write(gradients_of(model, communicator_.rank(), step), *stream_);
+    const auto order = backward_order(model);
+    for (std::size_t i = 0; i < few; ++i)
+      exchange.submit(order[i], tensors[order[i]], stream_->view());
+  }
+
+  Communicator communicator_;
+  const int hosts_;
+  std::optional<gpu::Stream> stream_;  // of the device that is current by then
+};
+
+/// This process is host TERSUM_RANK, and its two ranks are threads.
+void run_two_ranks() {
+  const Config host = Config::from_environment();
+  each_rank(2, [&](int position) {
+    Config config = host;
+    config.rank = 2 * position + host.rank;
+    config.size = 4;
+    Rank rank(2, config);
+    for (const char* spec : {"none", "qint:bits=4+ef", "topk:ratio=0.05+ef"})
+      rank.exchanges_what_hosts_have_together({spec});
+    rank.sends_its_share_once();
   });
+}
+
+TEST(DeviceRank, Runs) {
+  const std::string what = role();
+  if (what.empty()) GTEST_SKIP() << "a rank of the tests below";
+  if (what == "threads") return run_two_ranks();
+  Rank rank(what == "three hosts" ? 3 : 2);
+  if (what == "methods") {
+    for (const Case& test : cases()) rank.exchanges_what_hosts_have_together(test);
+  } else if (what == "three hosts") {
+    for (const char* spec : {"none", "fp16", "qint:bits=4,block=40+ef", "topk:ratio=0.05+ef"})
+      rank.exchanges_what_hosts_have_together({spec});
+  } else {
+    rank.rounds_half_precision_once();
+    rank.sends_its_share_once();
+    rank.repeats_a_step_that_has_failed();
+  }
+}
+
+class DeviceHierarchy : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (gpus() < 2) GTEST_SKIP() << "a host needs two GPUs";
+  }
+  static void run(const std::string& hosts, const std::string& what) {
+    Job job(hosts, what);
+    for (std::size_t rank = 0; rank < hosts.size(); ++rank) EXPECT_EQ(job.status_of(rank), 0);
+  }
+};
+
+TEST_F(DeviceHierarchy, AllMethodsExchangeWhatHostsHaveTogether) {
+  run("abab", "methods");
+}
+
+TEST_F(DeviceHierarchy, OneProcessWithSeveralGpus) {
+  run("ab", "threads");
+}
+
+TEST_F(DeviceHierarchy, ThreeHosts) {
+  run("abcabc", "three hosts");
+}
+
+TEST_F(DeviceHierarchy, BytesRoundingAndFailures) {
+  run("abab", "the rest");
 }
 
 }  // namespace

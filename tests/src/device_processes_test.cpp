@@ -1,21 +1,15 @@
 // Collectives on device memory between processes, and what is left of them when one dies. Ranks are
 // this program again, started with the variables of a launcher and one test to run.
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "src/device_checks.hpp"
+#include "src/device_job.hpp"
 #include "transport/ucx_transport.hpp"
 
 namespace tersum::test {
@@ -24,73 +18,6 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 
 constexpr std::size_t kCount = 3'000'001;
-
-const char* role() {
-  const char* value = std::getenv("TERSUM_TEST_ROLE");
-  return value != nullptr ? value : "";
-}
-
-/// A port that was free just now.
-int free_port() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  EXPECT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&address), length), 0);
-  EXPECT_EQ(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  ::close(socket);
-  return ntohs(address.sin_port);
-}
-
-/// One process for each letter of `hosts`, which says on which host it believes to be.
-class Job {
- public:
-  Job(const std::string& hosts, const std::string& role_name, const std::string& staging = "auto") {
-    const std::string root = "127.0.0.1:" + std::to_string(free_port());
-    for (std::size_t rank = 0; rank < hosts.size(); ++rank)
-      pids_.push_back(start({"TERSUM_TEST_ROLE=" + role_name, "TERSUM_RANK=" + std::to_string(rank),
-                             "TERSUM_SIZE=" + std::to_string(hosts.size()),
-                             "TERSUM_HOST_ID=" + hosts.substr(rank, 1), "TERSUM_ROOT=" + root,
-                             "TERSUM_INTERFACE=lo", "TERSUM_HEARTBEAT_TIMEOUT_MS=3000",
-                             "TERSUM_DEVICE_STAGING=" + staging}));
-  }
-  ~Job() {
-    for (const pid_t pid : pids_)
-      if (pid > 0) ::kill(pid, SIGKILL);
-    for (std::size_t rank = 0; rank < pids_.size(); ++rank) status_of(rank);
-  }
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
-
-  /// Waits for a rank: its exit code, or minus the signal that ended it.
-  int status_of(std::size_t rank) {
-    pid_t& pid = pids_[rank];
-    int status = 0;
-    if (pid > 0) {
-      while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-      }
-    }
-    pid = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-
- private:
-  static pid_t start(std::vector<std::string> variables) {
-    std::string filter = "--gtest_filter=DeviceRank.Runs", program = "/proc/self/exe";
-    std::vector<char*> arguments{program.data(), filter.data(), nullptr}, environment;
-    for (std::string& variable : variables) environment.push_back(variable.data());
-    for (char** entry = ::environ; *entry != nullptr; ++entry) environment.push_back(*entry);
-    environment.push_back(nullptr);
-    pid_t pid = -1;
-    EXPECT_EQ(::posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, arguments.data(),
-                            environment.data()),
-              0);
-    return pid;
-  }
-
-  std::vector<pid_t> pids_;
-};
 
 void check_sum(Communicator& communicator, gpu::StreamView stream, std::size_t count) {
   Tensor tensor(values_of(communicator.rank(), count), stream);
@@ -127,8 +54,8 @@ void survive(Communicator& communicator, gpu::StreamView stream, int signal) {
 }
 
 TEST(DeviceRank, Runs) {
-  if (*role() == 0) GTEST_SKIP() << "a rank of the tests below";
   const std::string what = role();
+  if (what.empty()) GTEST_SKIP() << "a rank of the tests below";
   Communicator communicator = Communicator::connect();
   const int gpus = static_cast<int>(gpu::devices().size());
   gpu::check(cudaSetDevice(communicator.rank() % gpus), "cudaSetDevice");
@@ -166,7 +93,7 @@ TEST_P(DeviceProcesses, CollectivesWorkWithUcxOnDeviceMemory) {
   if (std::none_of(transports.begin(), transports.end(),
                    [](const auto& name) { return name.starts_with("cuda_copy"); }))
     GTEST_SKIP() << "this UCX has no CUDA";
-  Job job(GetParam(), "everything", "ucx");
+  Job job(GetParam(), "everything", {"TERSUM_DEVICE_STAGING=ucx"});
   for (std::size_t rank = 0; rank < std::string(GetParam()).size(); ++rank)
     EXPECT_EQ(job.status_of(rank), 0) << rank;
 }
