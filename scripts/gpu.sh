@@ -30,7 +30,7 @@ step() {  # step <name> <seconds> <command...>
 
 step configure 300 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTERSUM_CUDA=ON -DTERSUM_BENCH=ON
 step build 3600 cmake --build "$build" --target \
-  cuda_test src_device_test src_device_gradients_test src_device_hierarchy_test src_device_hosts_test src_device_processes_test \
+  cuda_test src_device_test src_device_gradients_test src_device_hierarchy_test src_device_hosts_test src_device_loss_test src_device_processes_test \
   src_device_context_test src_device_pieces_test collectives_cuda compressed_cuda compressors_cuda \
   exchange_replay tersum-perf tersum-run
 if [ "$failed" -gt 0 ]; then
@@ -44,7 +44,7 @@ fi
 } > "$results/machine.txt"
 
 step tests 900 "$build/tests/cuda/cuda_test" --gtest_output="json:$results/tests.json"
-for name in device device_pieces device_gradients device_hierarchy device_hosts device_processes device_context; do
+for name in device device_pieces device_gradients device_hierarchy device_hosts device_loss device_processes device_context; do
   step "${name}_tests" 300 "$build/tests/src/src_${name}_test" --gtest_output="json:$results/${name}_tests.json"
 done
 

@@ -98,6 +98,16 @@ const HierarchicalExchange::Share& HierarchicalExchange::own(
   return shares[static_cast<std::size_t>(host_->rank())];
 }
 
+/// Then one collective does for all.
+bool HierarchicalExchange::are_equal(const std::vector<Share>& shares) {
+  std::size_t begin = 0;
+  for (const Share& share : shares) {
+    if (share.begin != begin || share.count != shares[0].count) return false;
+    begin += share.count;
+  }
+  return true;
+}
+
 /// Where the combined elements are put together, one after the other: as fp32, dense ones as they
 /// are.
 std::byte* HierarchicalExchange::place_of(DeviceSlice& slice) {
@@ -144,10 +154,16 @@ void HierarchicalExchange::reduce(DeviceSlice& slice, const std::vector<Share>& 
   const std::size_t element = element_bytes(dtype);
   ready_.record(slice.stream());
   stream_.wait(ready_);
-  for (std::size_t r = 0; r < shares.size(); ++r) {
-    const std::size_t at = shares[r].begin * element;
-    peers_->reduce(from + at, place + at, shares[r].count, dtype, job.op, static_cast<int>(r),
-                   stream_);
+  if (are_equal(shares)) {
+    const Share& share = own(shares);
+    peers_->reduce_scatter(from, place + share.begin * element, share.count, dtype, job.op,
+                           stream_);
+  } else {
+    for (std::size_t r = 0; r < shares.size(); ++r) {
+      const std::size_t at = shares[r].begin * element;
+      peers_->reduce(from + at, place + at, shares[r].count, dtype, job.op, static_cast<int>(r),
+                     stream_);
+    }
   }
   done_.record(stream_);
   slice.stream().wait(done_);
@@ -156,11 +172,18 @@ void HierarchicalExchange::reduce(DeviceSlice& slice, const std::vector<Share>& 
 void HierarchicalExchange::gather(DeviceSlice& slice, const std::vector<Share>& shares) {
   const DType dtype = slice.job().dense ? slice.job().dtype : DType::Float32;
   std::byte* const place = place_of(slice);
+  const auto place_of_share = [&](const Share& share) {
+    return place + share.begin * element_bytes(dtype);
+  };
   ready_.record(slice.stream());
   stream_.wait(ready_);
-  for (std::size_t r = 0; r < shares.size(); ++r) {
-    std::byte* const share = place + shares[r].begin * element_bytes(dtype);
-    peers_->broadcast(share, share, shares[r].count, dtype, static_cast<int>(r), stream_);
+  if (are_equal(shares)) {
+    peers_->all_gather(place_of_share(own(shares)), place, shares[0].count, dtype, stream_);
+  } else {
+    for (std::size_t r = 0; r < shares.size(); ++r) {
+      std::byte* const share = place_of_share(shares[r]);
+      peers_->broadcast(share, share, shares[r].count, dtype, static_cast<int>(r), stream_);
+    }
   }
   done_.record(stream_);
   slice.stream().wait(done_);

@@ -71,7 +71,7 @@ std::vector<Case> cases() {
     all.push_back({spec});
     if (spec != "none") all.push_back({spec, DType::BFloat16, ReduceOp::Sum});
   }
-  all.push_back({"qint:bits=4,block=40+ef"});
+  all.push_back({"qint:bits=4,block=96+ef"});
   all.push_back({"topk:ratio=0.05+ef"});
   for (DType dtype : {DType::Int32, DType::UInt8}) all.push_back({"none", dtype, ReduceOp::Sum});
   return all;
@@ -189,7 +189,7 @@ TEST(DeviceRank, Runs) {
   if (what == "methods") {
     for (const Case& test : cases()) rank.exchanges_what_hosts_have_together(test);
   } else if (what == "three hosts") {
-    for (const char* spec : {"none", "fp16", "qint:bits=4,block=40+ef", "topk:ratio=0.05+ef"})
+    for (const char* spec : {"none", "fp16", "qint:bits=4,block=96+ef", "topk:ratio=0.05+ef"})
       rank.exchanges_what_hosts_have_together({spec});
   } else {
     rank.rounds_half_precision_once();
