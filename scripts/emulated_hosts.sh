@@ -9,7 +9,8 @@
 #   -m mtu      of the link (default 9000)
 #
 # The command runs once for each rank, with the TERSUM_* variables that a launcher sets and one TERSUM_HOST_ID for each
-# host; both hosts see all GPUs. Rank 0's output goes to this script's; of the others what goes to stderr. Prints the
+# host; both hosts see all GPUs. With more ranks than GPUs, CUDA's multi-process service (MPS), if it is here, lets kernels
+# of several ranks run on one GPU side by side, as they would on GPUs of their own. Rank 0's output goes to this script's; of the others what goes to stderr. Prints the
 # link's settings, then what the link carried from each host. Exit status: that of the first rank that failed.
 set -euo pipefail
 ranks=1 rate=10gbit mtu=9000
@@ -26,10 +27,11 @@ shift $((OPTIND - 1))
 
 id=$$
 spaces=("tersum-$id-a" "tersum-$id-b") links=("ve${id}a" "ve${id}b") addresses=(10.201.77.1 10.201.77.2)
-pids=()
+pids=() service=
 cleanup() {
   for pid in "${pids[@]}"; do kill "$pid" 2> /dev/null || true; done
   for space in "${spaces[@]}"; do ip netns del "$space" 2> /dev/null || true; done
+  [ -z "$service" ] || { echo quit | nvidia-cuda-mps-control; rm -rf "$service"; } > /dev/null 2>&1
 }
 trap cleanup EXIT
 
@@ -53,6 +55,16 @@ control=$(ip netns exec "${spaces[0]}" sysctl -n net.ipv4.tcp_congestion_control
 echo "# 2 emulated hosts x $ranks ranks, veth $rate each way, mtu $mtu, $control"
 
 size=$((2 * ranks))
+gpus=$(nvidia-smi -L 2> /dev/null | wc -l)
+if [ "$gpus" -gt 0 ] && [ "$gpus" -lt "$size" ] && command -v nvidia-cuda-mps-control > /dev/null; then
+  service=$(mktemp -d)
+  export CUDA_MPS_PIPE_DIRECTORY=$service CUDA_MPS_LOG_DIRECTORY=$service
+  if nvidia-cuda-mps-control -d; then
+    echo "# $size ranks share $gpus GPUs through MPS"
+  else
+    unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+  fi
+fi
 for ((rank = 0; rank < size; ++rank)); do
   host=$((rank / ranks))
   variables=(TERSUM_RANK="$rank" TERSUM_SIZE="$size" TERSUM_LOCAL_RANK=$((rank % ranks)) TERSUM_LOCAL_SIZE="$ranks"

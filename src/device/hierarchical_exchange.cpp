@@ -98,8 +98,11 @@ const HierarchicalExchange::Share& HierarchicalExchange::own(
   return shares[static_cast<std::size_t>(host_->rank())];
 }
 
-/// Then one collective does for all.
-bool HierarchicalExchange::are_equal(const std::vector<Share>& shares) {
+/// True if one collective shall do for all shares. It needs equal ones; and two ranks reduce and
+/// broadcast in turn, with kernels that wait at one end only, so that these need not run at the
+/// same time.
+bool HierarchicalExchange::go_together(const std::vector<Share>& shares) {
+  if (shares.size() == 2) return false;
   std::size_t begin = 0;
   for (const Share& share : shares) {
     if (share.begin != begin || share.count != shares[0].count) return false;
@@ -154,7 +157,7 @@ void HierarchicalExchange::reduce(DeviceSlice& slice, const std::vector<Share>& 
   const std::size_t element = element_bytes(dtype);
   ready_.record(slice.stream());
   stream_.wait(ready_);
-  if (are_equal(shares)) {
+  if (go_together(shares)) {
     const Share& share = own(shares);
     peers_->reduce_scatter(from, place + share.begin * element, share.count, dtype, job.op,
                            stream_);
@@ -177,7 +180,7 @@ void HierarchicalExchange::gather(DeviceSlice& slice, const std::vector<Share>& 
   };
   ready_.record(slice.stream());
   stream_.wait(ready_);
-  if (are_equal(shares)) {
+  if (go_together(shares)) {
     peers_->all_gather(place_of_share(own(shares)), place, shares[0].count, dtype, stream_);
   } else {
     for (std::size_t r = 0; r < shares.size(); ++r) {

@@ -59,7 +59,7 @@ class HierarchicalExchange {
   /// By rank on the host.
   std::vector<Share> shares_of(const SliceJob& job) const;
   const Share& own(const std::vector<Share>& shares) const;
-  static bool are_equal(const std::vector<Share>& shares);
+  static bool go_together(const std::vector<Share>& shares);
   static std::byte* place_of(DeviceSlice& slice);
   static SliceJob job_of(const Share& share, DeviceSlice& slice);
   void connect();
