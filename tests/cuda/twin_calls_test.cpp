@@ -74,7 +74,9 @@ TEST_F(TwinCalls, LeaveOutputsAloneFromABadPayloadUntilTheFaultIsCleared) {
   const DeviceBuffer output(values.size() * sizeof(float));
   const DecodeStatus status(stream);
   const auto first_after = [&](const Bytes& bytes) {
-    check(cudaMemcpy(payload.data(), bytes.data(), bytes.size(), cudaMemcpyDefault), "copy");
+    check(cudaMemcpyAsync(payload.data(), bytes.data(), bytes.size(), cudaMemcpyDefault,
+                          stream.get()),
+          "copy");
     twin->decompress(stream, {payload.data(), payload.bytes()}, {}, output.as<float>(),
                      values.size(), {}, status);
     status.fetch(stream);
@@ -83,7 +85,7 @@ TEST_F(TwinCalls, LeaveOutputsAloneFromABadPayloadUntilTheFaultIsCleared) {
     check(cudaMemcpy(&first, output.data(), sizeof first, cudaMemcpyDefault), "copy");
     return first;
   };
-  check(cudaMemset(output.data(), 0, output.bytes()), "cudaMemset");
+  check(cudaMemsetAsync(output.data(), 0, output.bytes(), stream.get()), "cudaMemsetAsync");
   EXPECT_EQ(first_after(bad), 0.0f);
   EXPECT_EQ(first_after(good), 0.0f);
   EXPECT_EQ(status.status().code(), Code::Protocol);
@@ -111,7 +113,9 @@ TEST_F(TwinCalls, CanBeCapturedIntoAGraphThatRunsAgain) {
     check(cudaGraphInstantiate(&runnable, graph, 0), "cudaGraphInstantiate");
     for (unsigned step = 0; step < 3; ++step) {  // without a commit, so from the same residual
       const Floats values = make_input("gaussian", kCount, step);
-      check(cudaMemcpy(input.data(), values.data(), input.bytes(), cudaMemcpyDefault), "copy");
+      check(cudaMemcpyAsync(input.data(), values.data(), input.bytes(), cudaMemcpyDefault,
+                            stream.get()),
+            "copy");
       check(cudaGraphLaunch(runnable, stream.get()), "cudaGraphLaunch");
       stream.synchronize();
       Bytes found(payload.bytes());

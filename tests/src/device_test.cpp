@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include "src/device_support.hpp"
+#include "src/device_checks.hpp"
 
 namespace tersum::test {
 namespace {
@@ -117,6 +117,36 @@ TEST_F(Device, OtherCollectivesWorkTheSameWay) {
       for (std::size_t i = 0; i < kCount; ++i)
         ASSERT_EQ(exchanged[r * kCount + i], theirs[me * kCount + i]);
     }
+  });
+}
+
+TEST_F(Device, RanksHaveCountsOfTheirOwn) {
+  on_each_gpu([&](int, Communicator& communicator, gpu::StreamView stream) {
+    check_uneven_gather(communicator, stream);
+    check_uneven_exchange(communicator, stream);
+    check_idle_exchange(communicator, stream);
+  });
+}
+
+TEST_F(Device, ABarrierHoldsAllStreamsUntilTheLastHasCome) {
+  on_each_gpu([&](int rank, Communicator&, gpu::StreamView stream) {
+    check_barrier(world_, rank, stream);
+  });
+}
+
+TEST_F(Device, RanksThatDisagreeAboutCountsGetMismatch) {
+  if (ranks_ < 2) GTEST_SKIP() << "one GPU only";
+  on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
+    check_exchange_of_other_counts(communicator, stream);
+    EXPECT_EQ(communicator.status().code(), Code::Mismatch);
+    Tensor other(values_of(rank, 10), stream);  // the GPU goes on working
+    EXPECT_EQ(other.read(stream), values_of(rank, 10));
+  });
+}
+
+TEST_F(Device, GroupsThatComeAndGoLeaveNoMemoryTaken) {
+  on_each_gpu([&](int, Communicator& communicator, gpu::StreamView stream) {
+    check_that_groups_leave_nothing(communicator, stream, true);
   });
 }
 
