@@ -87,13 +87,17 @@ std::uint64_t scale_digest(const CallOptions& options) {
                       std::bit_cast<std::uint64_t>(options.post_scale));
 }
 
+void check_timeout(CallKind kind, const CallOptions& options) {
+  if (options.timeout.count() < 0) refuse(kind, "the timeout is negative");
+}
+
 std::shared_ptr<Operation> make_operation(CommunicatorState& state, const Signature& signature,
                                           const CallOptions& options,
                                           std::shared_ptr<WorkState> work, Operation::Body body) {
   if (options.stream.handle != nullptr)
     throw Error(Code::Unsupported,
                 "streams belong to device memory; these tensors are in host memory");
-  if (options.timeout.count() < 0) refuse(signature.kind, "the timeout is negative");
+  check_timeout(signature.kind, options);
   constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
   const auto timeout =
       options.timeout.count() > 0 ? options.timeout : state.session->config().timeout;
@@ -142,6 +146,7 @@ Reduction reduction_of(const void* input, void* output, std::size_t count, DType
 runtime::DeviceCall device_reduction(CallKind kind, const void* input, void* output,
                                      std::size_t count, DType dtype, ReduceOp op,
                                      const CallOptions& options) {
+  check_timeout(kind, options);
   return {.kind = kind,
           .input = input,
           .output = output,
@@ -156,6 +161,7 @@ runtime::DeviceCall device_reduction(CallKind kind, const void* input, void* out
 
 runtime::DeviceCall device_copy(CallKind kind, const void* input, void* output, std::size_t count,
                                 DType dtype, int peer, const CallOptions& options) {
+  check_timeout(kind, options);
   return {.kind = kind,
           .input = input,
           .output = output,

@@ -47,6 +47,8 @@ bool is_device_memory(const void* data) noexcept {
 }
 
 std::shared_ptr<DeviceCollectives> open_device_collectives(CommunicatorState& communicator) {
+  if (!gpu::has_device())
+    throw Error(Code::Unsupported, "a stream was given, but there is no GPU here");
   if (communicator.session->share_a_host(*communicator.group)) {
     try {
       return open_peer_collectives(communicator);

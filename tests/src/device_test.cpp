@@ -200,6 +200,9 @@ TEST_F(Device, TensorsInDifferentMemoriesAreRefused) {
     Tensor tensor(values_of(rank, 10), stream);
     std::array<float, 10> host{};
     EXPECT_THROW(communicator.all_reduce(host.data(), tensor.data(), 10, DType::Float32), Error);
+    EXPECT_THROW(communicator.all_reduce(tensor.data(), tensor.data(), 10, DType::Float32,
+                                         ReduceOp::Sum, {.timeout = std::chrono::milliseconds(-1)}),
+                 Error);
     EXPECT_THROW(communicator.all_reduce(host.data(), host.data(), 10, DType::Float32,
                                          ReduceOp::Sum, {.stream = stream}),
                  Error);
