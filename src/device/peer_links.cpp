@@ -26,13 +26,13 @@ struct Offer {
   }
 };
 
-gpu::AllGatherBlobs blobs_of(const Session& session, const std::shared_ptr<Group>& group) {
+gpu::AllGatherBlobs gathering(const Session& session, const std::shared_ptr<Group>& group) {
   return [&session, group](std::span<const std::byte> own) {
     return exchange_blobs(session, group, own);
   };
 }
 
-gpu::PeerSettings settings_of(const Session& session) {
+gpu::PeerSettings settings_for(const Session& session) {
   gpu::PeerSettings settings;
   settings.timeout = session.config().timeout;
   return settings;
@@ -53,16 +53,16 @@ PeerLinks::PeerLinks(const Session& session, const std::shared_ptr<Group>& group
     : members(group->members()),
       device(gpu::current_device()),
       number(given_number),
-      peers(group->rank(), group->size(), blobs_of(session, group), settings_of(session)) {}
+      peers(group->rank(), group->size(), gathering(session, group), settings_for(session)) {}
 
 void PeerLinks::open_compressed(const Session& session, const std::shared_ptr<Group>& group) {
   if (!compressed)
-    compressed = std::make_unique<gpu::CompressedCommunicator>(peers, blobs_of(session, group));
+    compressed = std::make_unique<gpu::CompressedCommunicator>(peers, gathering(session, group));
 }
 
 void PeerLinks::renew(const Session& session, const std::shared_ptr<Group>& group) {
-  peers.renew(blobs_of(session, group));
-  if (compressed) compressed->renew(blobs_of(session, group));
+  peers.renew(gathering(session, group));
+  if (compressed) compressed->renew(gathering(session, group));
 }
 
 std::shared_ptr<DevicePools> make_device_pools() {

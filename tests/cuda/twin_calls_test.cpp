@@ -74,9 +74,7 @@ TEST_F(TwinCalls, LeaveOutputsAloneFromABadPayloadUntilTheFaultIsCleared) {
   const DeviceBuffer output(values.size() * sizeof(float));
   const DecodeStatus status(stream);
   const auto first_after = [&](const Bytes& bytes) {
-    check(cudaMemcpyAsync(payload.data(), bytes.data(), bytes.size(), cudaMemcpyDefault,
-                          stream.get()),
-          "copy");
+    check(cudaMemcpy(payload.data(), bytes.data(), bytes.size(), cudaMemcpyDefault), "copy");
     twin->decompress(stream, {payload.data(), payload.bytes()}, {}, output.as<float>(),
                      values.size(), {}, status);
     status.fetch(stream);
@@ -85,7 +83,7 @@ TEST_F(TwinCalls, LeaveOutputsAloneFromABadPayloadUntilTheFaultIsCleared) {
     check(cudaMemcpy(&first, output.data(), sizeof first, cudaMemcpyDefault), "copy");
     return first;
   };
-  check(cudaMemsetAsync(output.data(), 0, output.bytes(), stream.get()), "cudaMemsetAsync");
+  check(cudaMemset(output.data(), 0, output.bytes()), "cudaMemset");
   EXPECT_EQ(first_after(bad), 0.0f);
   EXPECT_EQ(first_after(good), 0.0f);
   EXPECT_EQ(status.status().code(), Code::Protocol);
@@ -113,9 +111,7 @@ TEST_F(TwinCalls, CanBeCapturedIntoAGraphThatRunsAgain) {
     check(cudaGraphInstantiate(&runnable, graph, 0), "cudaGraphInstantiate");
     for (unsigned step = 0; step < 3; ++step) {  // without a commit, so from the same residual
       const Floats values = make_input("gaussian", kCount, step);
-      check(cudaMemcpyAsync(input.data(), values.data(), input.bytes(), cudaMemcpyDefault,
-                            stream.get()),
-            "copy");
+      check(cudaMemcpy(input.data(), values.data(), input.bytes(), cudaMemcpyDefault), "copy");
       check(cudaGraphLaunch(runnable, stream.get()), "cudaGraphLaunch");
       stream.synchronize();
       Bytes found(payload.bytes());
