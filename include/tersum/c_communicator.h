@@ -41,7 +41,8 @@ TERSUM_API int tersum_comm_abort(tersum_comm_t* comm, const char* reason);
 /** TERSUM_OK, or the code of the error that ended this group, which becomes the last error. */
 TERSUM_API int tersum_comm_status(const tersum_comm_t* comm);
 
-/** Bytes that this rank has handed to the transport for other ranks, headers not counted. */
+/** Bytes that this rank has handed to the transport for other ranks, headers not counted; of calls
+ * over peer memory what they have to send at least, of replays nothing. */
 TERSUM_API int tersum_comm_sent_bytes(const tersum_comm_t* comm, uint64_t* bytes);
 
 /** Gives a communicator back; does nothing for NULL. No thread may use it any more. Work that is

@@ -45,10 +45,11 @@ struct CallOptions {
 /// of a rank that neither sends nor receives if it is given a stream or a device's memory. On all
 /// ranks or none. (Null is no stream here; cudaStreamLegacy names the default one.)
 /// - Ranks of one host whose GPUs can map each other's memory (up to 8): calls are kernels, and may
-///   be captured into a CUDA graph. Ranks that disagree where one of them makes a call it has not
-///   made before (other count, dtype, operator, root or scale) get Mismatch, which ends the
-///   communicator; another difference shows as a Timeout (TERSUM_TIMEOUT_MS). The Work of such a
-///   first call ends when all ranks have agreed, too. Each all_to_all_v() is such a call.
+///   be captured into a CUDA graph, which must not be launched when the communicator is gone. Ranks
+///   that disagree where one of them makes a call it has not made before (other count, dtype,
+///   operator, root or scale) get Mismatch, which ends the communicator; another difference shows
+///   as a Timeout (TERSUM_TIMEOUT_MS). The Work of such a first call ends when all ranks have
+///   agreed, too. Each all_to_all_v() is such a call.
 /// - All others: calls go through the hosts' memory, cannot be captured, and are checked as those
 ///   on host memory are. Between hosts with several ranks each a difference ends the communicator.
 ///   Where several ranks of one process share a GPU, cudaFree() and copies from or to pageable
@@ -130,7 +131,7 @@ class Communicator {
   Status status() const;
 
   /// Bytes that this rank has handed to the transport for other ranks since the start, headers not
-  /// counted.
+  /// counted. Of calls over peer memory what they have to send at least; of replays nothing.
   std::uint64_t sent_bytes() const;
 
   const std::shared_ptr<CommunicatorState>& state() const noexcept { return state_; }

@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <mutex>
+#include <numeric>
 #include <thread>
+#include <vector>
 
 #include "cuda/collectives.hpp"
 #include "cuda/event_pool.hpp"
@@ -17,6 +19,32 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kSpin = std::chrono::microseconds(200);
 constexpr auto kNap = std::chrono::microseconds(50);
+
+std::uint64_t others(const std::vector<std::size_t>& counts, int rank) {
+  const auto all = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  return all - counts[static_cast<std::size_t>(rank)];
+}
+
+/// What a rank has to send to the others at least.
+std::uint64_t sent_elements(const DeviceCall& call, int rank, int size) {
+  const auto peers = static_cast<std::uint64_t>(size - 1);
+  switch (call.kind) {
+    case CallKind::AllReduce:
+      return 2 * peers * call.count / static_cast<std::uint64_t>(size);
+    case CallKind::AllGatherV:
+      return peers * call.receive_counts[static_cast<std::size_t>(rank)];
+    case CallKind::AllToAllV:
+      return others(call.send_counts, rank);
+    case CallKind::Broadcast:
+      return rank == call.peer ? peers * call.count : 0;
+    case CallKind::Reduce:
+      return rank == call.peer ? 0 : call.count;
+    case CallKind::PointToPoint:
+      return call.sending ? call.count : 0;
+    default:
+      return peers * call.count;
+  }
+}
 
 class PeerCollectives;
 
@@ -69,6 +97,8 @@ class PeerCollectives final : public DeviceCollectives,
       launch(call, stream);
       last_.record(stream);
     }
+    group_->count_sent(sent_elements(call, group_->rank(), group_->size()) *
+                       element_bytes(call.dtype));
     work->record(stream);
     work->set_stage(Stage::Exchanging);
     return Work(std::move(work));
