@@ -12,6 +12,7 @@
 #include "src/collectives/collectives.hpp"
 #include "src/device/device_collectives.hpp"
 #include "src/device/slot_exchange.hpp"
+#include "src/device/staged_shape.hpp"
 #include "src/device/staging_lane.hpp"
 #include "src/engine/engine.hpp"
 
@@ -33,24 +34,6 @@ struct StagedSlice {
     bool inward = false;
   };
   Notice has_arrived, was_copied;
-};
-
-/// Elements of a tensor.
-struct StagedRun {
-  std::size_t offset = 0, count = 0;
-
-  /// Those in a slice.
-  std::size_t part(const StagedSlice& slice) const noexcept;
-};
-
-/// The runs that a call takes out of device memory here, and brings in. Where ranks have counts of
-/// their own the run that stays on this rank has no elements: it does not leave the device.
-struct StagedShape {
-  std::vector<StagedRun> out, in;
-  std::size_t most_runs = 1;  ///< of all ranks and both ways: the same everywhere
-  std::size_t longest = 0;    ///< elements of a run; the same everywhere but in AllToAllV
-
-  StagedShape(const DeviceCall& call, int rank, int size);
 };
 
 /// Whose call it is. Functions are for the engine's thread but for what says otherwise.
