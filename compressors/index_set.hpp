@@ -28,6 +28,11 @@ class IndexSet {
     right_bits_ = width - left_bits_;
   }
 
+  /// Becomes that of the same count under other keys.
+  constexpr void set_keys(const std::uint32_t (&keys)[8]) noexcept {
+    for (int j = 0; j < 8; ++j) keys_[j] = keys[j];
+  }
+
   /// Index `j` of the set; j < count.
   constexpr std::size_t at(std::size_t j) const noexcept {
     std::uint64_t value = j;

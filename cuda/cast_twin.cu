@@ -116,7 +116,7 @@ class CastTwin final : public Twin {
     return make_header(wire_id_, 0, count, payload_bytes(count));
   }
 
-  void encode(StreamView stream, const Input& input, const SliceContext&, std::byte* payload,
+  void encode(StreamView stream, const Input& input, const TwinContext&, std::byte* payload,
               std::byte*) const override {
     for_source(input, [&](auto source) {
       cast_encode<Type, source()><<<blocks_for(input.count, kTile), kThreads, 0, stream.get()>>>(
@@ -125,7 +125,7 @@ class CastTwin final : public Twin {
     check_launch("cast_encode");
   }
 
-  void decode(StreamView stream, Apply apply, const Output& output, const SliceContext&,
+  void decode(StreamView stream, Apply apply, const Output& output, const TwinContext&,
               std::byte*) const override {
     if (apply == Apply::Clear) return;
     const auto kernel = apply == Apply::Add ? cast_decode<Type, true> : cast_decode<Type, false>;

@@ -8,6 +8,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -197,6 +198,34 @@ __device__ inline uint4 draw_group(const compressors::DrawStream& stream, std::u
   }
   return c;
 }
+
+/// The key of the draws of one gradient in one step.
+__device__ inline std::array<std::uint32_t, 2> step_key(std::uint64_t seed, std::uint64_t key,
+                                                        std::uint64_t step) {
+  const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
+  const uint4 words = draw_group({{low(seed), low(seed >> 32)}, low(step), low(step >> 32)}, key);
+  return {words.x, words.y};
+}
+
+/// The draws of one encoder, in a step that may be on the device.
+struct Draws {
+  Draws(const TwinContext& context, compressors::Purpose purpose)
+      : stream_(compressors::draw_stream(context, purpose)),
+        seed_(context.seed),
+        key_(context.key),
+        step_(context.device_step) {}
+
+  /// For kernels. Without a step on the device the host has done it.
+  __device__ compressors::DrawStream stream() const {
+    if (step_ == nullptr) return stream_;
+    return {step_key(seed_, key_, *step_), stream_.rank, stream_.purpose};
+  }
+
+ private:
+  compressors::DrawStream stream_;
+  std::uint64_t seed_, key_;
+  const std::uint64_t* step_;
+};
 
 /// The header of a payload, as a kernel's argument.
 inline PayloadHeader make_header(std::uint16_t wire_id, std::uint8_t flags, std::size_t count,

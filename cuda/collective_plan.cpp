@@ -39,6 +39,10 @@ bool overlaps(const Exchange& exchange) noexcept {
   return sent.begin < placed.end && placed.begin < sent.end;
 }
 
+int most_push_blocks(const PeerSettings& settings) noexcept {
+  return settings.push_blocks == 0 ? kMaxBlocks : settings.push_blocks;
+}
+
 void refuse_unless(bool condition, const std::string& message) {
   if (!condition) throw Error(Code::InvalidArgument, message);
 }
@@ -171,12 +175,27 @@ void check_rank(int rank, int size, const char* what) {
                                               " is not one of " + std::to_string(size) + " ranks");
 }
 
+void check_counts(std::span<const std::size_t> counts, int size, const char* what) {
+  refuse_unless(counts.size() == static_cast<std::size_t>(size),
+                std::string(what) + " has " + std::to_string(counts.size()) + " entries for " +
+                    std::to_string(size) + " ranks");
+}
+
 Exchange new_exchange(const void* input, void* output, const Arithmetic& arithmetic) {
   Exchange exchange{};
   exchange.input = static_cast<const std::byte*>(input);
   exchange.output = static_cast<std::byte*>(output);
   exchange.arithmetic = arithmetic;
   return exchange;
+}
+
+void place_runs(Range (&runs)[kMaxPeers], std::span<const std::size_t> counts,
+                std::size_t element_bytes) noexcept {
+  std::uint64_t offset = 0;
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    runs[r] = {offset, counts[r] * element_bytes};
+    offset += runs[r].bytes;
+  }
 }
 
 void set_alignment(Exchange& exchange, bool packets) noexcept {
@@ -207,14 +226,19 @@ int choose_chunks(Exchange& exchange, const PeerSettings& settings, int size) no
   for (int i = 0; i < size; ++i) {
     bytes = std::max({bytes, exchange.send[i].bytes, exchange.place[i].bytes});
   }
-  const auto most =
-      static_cast<std::uint64_t>(settings.push_blocks == 0 ? kMaxBlocks : settings.push_blocks);
+  const auto most = static_cast<std::uint64_t>(most_push_blocks(settings));
   const std::uint64_t even = round_up<std::uint64_t>((bytes + most - 1) / most, kChunkUnit);
   exchange.lead = static_cast<std::uint32_t>(settings.push_lead);
   exchange.chunk_bytes =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(even, settings.slot_bytes));
   const std::uint64_t chunks = (bytes + exchange.chunk_bytes - 1) / exchange.chunk_bytes;
   return static_cast<int>(std::min(chunks, most));
+}
+
+int choose_fixed_chunks(Exchange& exchange, const PeerSettings& settings) noexcept {
+  exchange.lead = static_cast<std::uint32_t>(settings.push_lead);
+  exchange.chunk_bytes = static_cast<std::uint32_t>(settings.slot_bytes);
+  return most_push_blocks(settings);
 }
 
 SliceShape slice_shape(const PeerSettings& settings) noexcept {

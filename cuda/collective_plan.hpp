@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "cuda/collective_layout.hpp"
 #include "cuda/collectives.hpp"
@@ -32,17 +33,24 @@ Arithmetic checked_arithmetic(DType dtype, ReduceOp op, const Scales& scales);
 void check_tensors(const void* input, const void* output, DType dtype);
 /// Error InvalidArgument unless 0 <= rank < size.
 void check_rank(int rank, int size, const char* what);
+/// Error InvalidArgument unless there is one count for each rank.
+void check_counts(std::span<const std::size_t> counts, int size, const char* what);
 
 bool is_aligned(const void* address, std::uintptr_t bytes) noexcept;
 
 /// With no runs.
 Exchange new_exchange(const void* input, void* output, const Arithmetic& arithmetic);
+/// runs[r] has counts[r] elements; one begins where the one before it ends.
+void place_runs(Range (&runs)[kMaxPeers], std::span<const std::size_t> counts,
+                std::size_t element_bytes) noexcept;
 /// Sets `aligned` for packets or else for 16-byte vectors.
 void set_alignment(Exchange& exchange, bool packets) noexcept;
 /// An integer type as wide as the addresses and lengths of a copy allow.
 DType copy_type(const Exchange& exchange) noexcept;
 /// Sets chunk_bytes and returns the number of blocks of a push. The same for both ends of a run.
 int choose_chunks(Exchange& exchange, const PeerSettings& settings, int size) noexcept;
+/// The same, whatever the runs are: for ends that do not know each other's.
+int choose_fixed_chunks(Exchange& exchange, const PeerSettings& settings) noexcept;
 /// How copy engines cut runs.
 SliceShape slice_shape(const PeerSettings& settings) noexcept;
 

@@ -1,5 +1,7 @@
 #include "cuda/collectives.hpp"
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -71,13 +73,7 @@ struct PeerCommunicator::State {
     load_line_kernels();
     load_push_kernels();
     load_slice_kernels();
-    check(cudaMemset(arena.data(), 0, arena.bytes()), "cudaMemset");
-    check(cudaMemset(progress.data(), 0, progress.bytes()), "cudaMemset");
-    if (group.slices_offset != 0) {
-      launch_make_blank(arena.data() + group.slices_offset, arena.bytes() - group.slices_offset,
-                        nullptr);
-    }
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    clear();
     const PeerBuffers arenas = map.map(arena);
     if (!map.agree(arenas.complete())) {
       throw Error(Code::Unsupported, "a peer's communication memory cannot be mapped");
@@ -87,6 +83,17 @@ struct PeerCommunicator::State {
     std::copy(arenas.data.begin(), arenas.data.end(), group.arena);
     group.progress = progress.as<Progress>();
     group.mailbox = mailbox.as<Mailbox>();
+  }
+
+  /// Blocks until it is done.
+  void clear() const {
+    check(cudaMemset(arena.data(), 0, arena.bytes()), "cudaMemset");
+    check(cudaMemset(progress.data(), 0, progress.bytes()), "cudaMemset");
+    if (group.slices_offset != 0) {
+      launch_make_blank(arena.data() + group.slices_offset, arena.bytes() - group.slices_offset,
+                        nullptr);
+    }
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
   int rank() const noexcept { return group.rank; }
@@ -107,6 +114,14 @@ struct PeerCommunicator::State {
     Exchange chunked = exchange;
     const int blocks = choose_chunks(chunked, settings, size());
     launch_push(group, chunked, dtype, blocks, stream);
+  }
+
+  /// Moves runs of which each rank knows only its own: by queues, in chunks of a fixed size.
+  void run_uneven(Exchange& exchange, StreamView stream) const {
+    const DeviceGuard guard(device);
+    set_alignment(exchange, false);
+    const int blocks = choose_fixed_chunks(exchange, settings);
+    launch_push(group, exchange, copy_type(exchange), blocks, stream);
   }
 
   /// Throws unless this group can carry out runs of `bytes` in this way.
@@ -307,6 +322,50 @@ void PeerCommunicator::all_to_all(const void* input, void* output, std::size_t c
   state_->carry_out(exchange, std::nullopt, bytes, algorithm, stream);
 }
 
+void PeerCommunicator::all_gather_v(const void* input, void* output,
+                                    std::span<const std::size_t> counts, DType dtype,
+                                    StreamView stream, Algorithm algorithm) {
+  check_counts(counts, size(), "counts");
+  Exchange exchange = new_exchange(input, output, {});
+  check_tensors(input, output, dtype);
+  place_runs(exchange.place, counts, element_bytes(dtype));
+  std::uint64_t longest = 0;
+  for (int peer = 0; peer < size(); ++peer) {
+    exchange.send[peer] = {0, exchange.place[rank()].bytes};
+    longest = std::max(longest, exchange.place[peer].bytes);
+  }
+  if (longest > 0) state_->carry_out(exchange, std::nullopt, longest, algorithm, stream);
+}
+
+void PeerCommunicator::all_to_all_v(const void* input, std::span<const std::size_t> send_counts,
+                                    void* output, std::span<const std::size_t> receive_counts,
+                                    DType dtype, StreamView stream) {
+  check_counts(send_counts, size(), "send_counts");
+  check_counts(receive_counts, size(), "receive_counts");
+  Exchange exchange = new_exchange(input, output, {});
+  check_tensors(input, output, dtype);
+  place_runs(exchange.send, send_counts, element_bytes(dtype));
+  place_runs(exchange.place, receive_counts, element_bytes(dtype));
+  if (exchange.send[rank()].bytes != exchange.place[rank()].bytes) {
+    throw Error(Code::InvalidArgument, "what a rank sends to itself must be what it receives");
+  }
+  if (size() > 2) return state_->run_uneven(exchange, stream);
+  // Each rank of a pair knows all runs that travel; those that stay are nobody else's business.
+  Range& kept = exchange.send[rank()];
+  if (kept.bytes > 0) {
+    const DeviceGuard guard(state_->device);
+    check(cudaMemcpyAsync(exchange.output + exchange.place[rank()].offset,
+                          exchange.input + kept.offset, kept.bytes, cudaMemcpyDeviceToDevice,
+                          stream.get()),
+          "cudaMemcpyAsync");
+  }
+  kept.bytes = exchange.place[rank()].bytes = 0;
+  if (size() == 1) return;
+  const std::uint64_t longest =
+      std::max(exchange.send[1 - rank()].bytes, exchange.place[1 - rank()].bytes);
+  if (longest > 0) state_->carry_out(exchange, std::nullopt, longest, Algorithm::Auto, stream);
+}
+
 void PeerCommunicator::send(const void* input, std::size_t count, DType dtype, int peer,
                             StreamView stream) {
   send_receive(input, peer, nullptr, -1, count, dtype, stream);
@@ -356,6 +415,17 @@ Status PeerCommunicator::status() const {
                     " did not come within " + std::to_string(state_->settings.timeout.count()) +
                     " ms",
                 {}, peer);
+}
+
+void PeerCommunicator::renew(AllGatherBlobs all_gather) {
+  const DeviceGuard guard(state_->device);
+  abort();
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  state_->map.meet_by(std::move(all_gather));
+  state_->map.agree(true);  // nobody writes into anybody's memory any more
+  state_->clear();
+  std::memset(state_->mailbox.data(), 0, state_->mailbox.bytes());
+  state_->map.agree(true);  // and all may
 }
 
 void PeerCommunicator::close() {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "cuda/peer_map.hpp"
@@ -100,7 +101,8 @@ struct Scales {
 ///
 /// Errors of arguments are thrown. A failure on the device (peer silent for `timeout`, or abort())
 /// ends all kernels of this communicator at once, leaves the outputs undefined, and shows in
-/// status(); the CUDA context and everything else stay usable. A failed communicator stays failed.
+/// status(); the CUDA context and everything else stay usable. A failed communicator stays failed
+/// until renew().
 class PeerCommunicator {
  public:
   /// Collective. For the device that is current now. `all_gather` is kept until the end.
@@ -136,6 +138,14 @@ class PeerCommunicator {
   /// output[s * count ...] = input[rank * count ...] of each rank s. In place: output == input.
   void all_to_all(const void* input, void* output, std::size_t count, DType dtype,
                   StreamView stream, Algorithm algorithm = Algorithm::Auto);
+  /// As all_gather() with counts[r] elements from rank r, one after the other; the same `counts` on
+  /// all ranks. In place: input is this rank's part of output.
+  void all_gather_v(const void* input, void* output, std::span<const std::size_t> counts,
+                    DType dtype, StreamView stream, Algorithm algorithm = Algorithm::Auto);
+  /// As all_to_all() with send_counts[r] elements to and receive_counts[r] elements from rank r,
+  /// packed in rank order. A rank knows its own counts only. Not in place.
+  void all_to_all_v(const void* input, std::span<const std::size_t> send_counts, void* output,
+                    std::span<const std::size_t> receive_counts, DType dtype, StreamView stream);
   /// input[count] goes to `peer`, which calls receive() with the same count and dtype. Other ranks
   /// need not take part. Two ranks that send to each other at once both call send_receive().
   void send(const void* input, std::size_t count, DType dtype, int peer, StreamView stream);
@@ -158,6 +168,11 @@ class PeerCommunicator {
   /// Collective: waits until all work of this communicator is done on all ranks and ends the
   /// mappings. Nothing may be submitted afterwards. Not to be called after a failure.
   void close();
+
+  /// Collective: this becomes a new communicator of the same ranks, as if it had just been made,
+  /// also after a failure. Ends what still runs in it, and waits for all that runs on the device.
+  /// Graphs that hold its kernels must not be launched any more.
+  void renew(AllGatherBlobs all_gather);
 
   /// What other kernels of this room need to take part in the group's failures.
   const Group& group() const noexcept;

@@ -76,15 +76,20 @@ struct CompressedCommunicator::State {
     load_tile_kernels_qint_stochastic();
     load_tile_kernels_sign();
     load_tile_kernels_cast();
-    check(cudaMemset(arena.data(), 0, arena.bytes()), "cudaMemset");
-    check(cudaMemset(tiles.data(), 0, tiles.bytes()), "cudaMemset");
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    clear();
     const PeerBuffers arenas = map.map(arena);
     if (!map.agree(arenas.complete())) {
       throw Error(Code::Unsupported, "a peer's communication memory cannot be mapped");
     }
     std::copy(arenas.data.begin(), arenas.data.end(), group.arena);
     group.tiles = tiles.as<TileProgress>();
+  }
+
+  /// Blocks until it is done.
+  void clear() const {
+    check(cudaMemset(arena.data(), 0, arena.bytes()), "cudaMemset");
+    check(cudaMemset(tiles.data(), 0, tiles.bytes()), "cudaMemset");
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
   void run_fused(const CompressedMethod& method, const CompressedSlice& slice, ReduceOp op,
@@ -135,6 +140,13 @@ void CompressedCommunicator::all_reduce(const CompressedMethod& method,
     slice.reducer_state->mark_written(slice.context.offset + begin[rank],
                                       begin[rank + 1] - begin[rank]);
   }
+}
+
+void CompressedCommunicator::renew(AllGatherBlobs all_gather) {
+  const DeviceGuard guard(state_->peers.device());
+  state_->map.meet_by(std::move(all_gather));
+  state_->clear();  // of the group before it nothing runs any more
+  state_->map.agree(true);
 }
 
 void CompressedCommunicator::close() {

@@ -31,6 +31,8 @@ class StepCounter {
   explicit StepCounter(StreamView stream);
   /// What comes later in `stream` is step `step`.
   void set(std::uint64_t step, StreamView stream) const;
+  /// What comes later in `stream` is the next step.
+  void advance(StreamView stream) const;
   /// Blocks the host until `stream` is done.
   std::uint64_t get(StreamView stream) const;
   /// For kernels: the step, then a word that is zero between operations.
@@ -90,11 +92,11 @@ struct CompressedSlice {
   float* output = nullptr;       ///< [count]; may be `input`, must not overlap it otherwise
   std::size_t count = 0;
   SliceContext context;  ///< offset: of element 0; rank: who draws here, different on all ranks
-  const StepCounter* step = nullptr;   ///< if given: the step, in place of context.step; Fused only
-  bool count_step = false;             ///< the operation counts it on when it is done
-  TwinState* state = nullptr;          ///< of the gradient, if the method has one
-  TwinState* reducer_state = nullptr;  ///< likewise; both hold elements from context.offset on
-  std::span<std::byte> workspace;      ///< workspace_bytes() of the method
+  const StepCounter* step = nullptr;      ///< if given: the step, in place of context.step
+  bool count_step = false;                ///< the operation counts it on when it is done
+  TwinState* state = nullptr;             ///< of the gradient, if the method has one
+  TwinState* reducer_state = nullptr;     ///< likewise; both hold elements from context.offset on
+  std::span<std::byte> workspace;         ///< workspace_bytes() of the method
   const DecodeStatus* decoded = nullptr;  ///< all forms but Fused: what was wrong with payloads
 };
 
@@ -130,6 +132,9 @@ class CompressedCommunicator {
   /// Collective: waits until all work of this communicator is done on all ranks and ends the
   /// mappings; to be called before close() of the peers, and not after a failure.
   void close();
+
+  /// Collective, after renew() of the peers: the same.
+  void renew(AllGatherBlobs all_gather);
 
   PeerCommunicator& peers() const noexcept;
   /// Device bytes of this rank's queues.

@@ -18,15 +18,6 @@ struct SavedHead {
   std::uint64_t state_bytes;
 };
 
-CompressedMethod checked_method(std::shared_ptr<const Compressor> compressor) {
-  CompressedMethod method(std::move(compressor));
-  if (method.compressor().traits().randomised && method.form() != CompressedMethod::Form::Fused) {
-    throw Error(Code::Unsupported,
-                method.compressor().spec() + " would draw the same numbers in every replay");
-  }
-  return method;
-}
-
 }  // namespace
 
 CompressedAllReduce::CompressedAllReduce(CompressedCommunicator& communicator,
@@ -34,7 +25,7 @@ CompressedAllReduce::CompressedAllReduce(CompressedCommunicator& communicator,
                                          std::size_t count, std::uint64_t seed, std::uint64_t key,
                                          StreamView stream)
     : communicator_(communicator),
-      method_(checked_method(std::move(compressor))),
+      method_(std::move(compressor)),
       count_(count),
       context_{seed, 0, key, 0, static_cast<std::uint32_t>(communicator.peers().rank())},
       step_(stream),

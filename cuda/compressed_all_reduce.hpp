@@ -19,7 +19,7 @@ class CompressedAllReduce {
   /// For a gradient of `count` elements; must be made with the same arguments on all ranks. `key`
   /// tells gradients with the same seed apart (compressors/hash.hpp). Allocates; memory is cleared
   /// in `stream`. `communicator` outlives this. Error Unsupported for methods without a form on the
-  /// GPU, random-k with feedback, and methods that draw, but for qint in Form::Fused.
+  /// GPU, and random-k with feedback.
   CompressedAllReduce(CompressedCommunicator& communicator,
                       std::shared_ptr<const Compressor> compressor, std::size_t count,
                       std::uint64_t seed, std::uint64_t key, StreamView stream);

@@ -67,12 +67,13 @@ struct Steps {
   int ranks() const { return peers.size(); }
   std::size_t own() const { return static_cast<std::size_t>(peers.rank()); }
 
-  SliceContext context(std::uint64_t first, std::uint32_t encoder) const {
-    SliceContext context = slice.context;
+  TwinContext context(std::uint64_t first, std::uint32_t encoder) const {
+    TwinContext context(slice.context, slice.step == nullptr ? nullptr : slice.step->device());
     context.offset += first;
     context.rank = encoder;
     return context;
   }
+  TwinContext context() const { return context(0, slice.context.rank); }
 
   std::span<std::byte> payload(const Twin& twin, std::byte* box, std::size_t index,
                                std::size_t count) const {
@@ -93,13 +94,12 @@ struct Steps {
   void merge() const {
     const Twin& twin = method.twin();
     const auto mine = payload(twin, room.inbox, own(), slice.count);
-    twin.compress(stream, slice.input, slice.count, slice.context, slice.state, mine.data(),
-                  room.twin);
+    twin.compress(stream, slice.input, slice.count, context(), slice.state, mine.data(), room.twin);
     gather(room.inbox);
     check(cudaMemsetAsync(slice.output, 0, slice.count * sizeof(float), stream.get()),
           "cudaMemsetAsync");
     for (std::size_t r = 0; r < static_cast<std::size_t>(ranks()); ++r) {
-      twin.decompress_add(stream, payload(twin, room.inbox, r, slice.count), slice.context, 1.0f,
+      twin.decompress_add(stream, payload(twin, room.inbox, r, slice.count), context(), 1.0f,
                           slice.output, slice.count, room.twin, *slice.decoded);
     }
     finish_sum(slice.output, slice.count);
@@ -110,8 +110,7 @@ struct Steps {
     const Twin& twin = method.twin();
     const auto mine = payload(twin, room.inbox, 0, slice.count);
     const auto sums = payload(twin, room.inbox, 1, slice.count);
-    twin.compress(stream, slice.input, slice.count, slice.context, slice.state, mine.data(),
-                  room.twin);
+    twin.compress(stream, slice.input, slice.count, context(), slice.state, mine.data(), room.twin);
     constexpr std::size_t kHeader = compressors::kHeaderBytes;
     check(
         cudaMemcpyAsync(sums.data(), mine.data(), kHeader, cudaMemcpyDeviceToDevice, stream.get()),
@@ -119,8 +118,7 @@ struct Steps {
     const DType dtype = method.compressor().traits().payload_dtype;
     peers.all_reduce(mine.data() + kHeader, sums.data() + kHeader,
                      (mine.size() - kHeader) / element_bytes(dtype), dtype, op, stream);
-    twin.decompress(stream, sums, slice.context, slice.output, slice.count, room.twin,
-                    *slice.decoded);
+    twin.decompress(stream, sums, context(), slice.output, slice.count, room.twin, *slice.decoded);
   }
 
   // Shares to their owners, who add and encode again.
@@ -143,9 +141,9 @@ struct Steps {
     for (std::size_t r = 0; r < all && count > 0; ++r) {
       const auto arrived = payload(twin, room.inbox, r, count);
       if (r == 0) {
-        twin.decompress(stream, arrived, slice.context, sums, count, room.twin, *slice.decoded);
+        twin.decompress(stream, arrived, context(), sums, count, room.twin, *slice.decoded);
       } else {
-        twin.decompress_add(stream, arrived, slice.context, 1.0f, sums, count, room.twin,
+        twin.decompress_add(stream, arrived, context(), 1.0f, sums, count, room.twin,
                             *slice.decoded);
       }
     }
@@ -158,7 +156,7 @@ struct Steps {
     gather(room.results);
     for (std::size_t r = 0; r < all; ++r) {
       if (count_of(r) == 0) continue;
-      reducer.decompress(stream, payload(reducer, room.results, r, count_of(r)), slice.context,
+      reducer.decompress(stream, payload(reducer, room.results, r, count_of(r)), context(),
                          slice.output + begin[r], count_of(r), room.twin, *slice.decoded);
     }
   }
@@ -178,12 +176,15 @@ void run_composed(PeerCommunicator& peers, const CompressedMethod& method,
                     stream, cut_room(method, slice.count, peers.size(), slice.workspace.data())};
   switch (method.form()) {
     case CompressedMethod::Form::Sparse:
-      return steps.merge();
+      steps.merge();
+      break;
     case CompressedMethod::Form::Linear:
-      return steps.sum_bodies();
+      steps.sum_bodies();
+      break;
     default:
-      return steps.recompress();
+      steps.recompress();
   }
+  if (slice.step != nullptr && slice.count_step) slice.step->advance(stream);
 }
 
 }  // namespace tersum::gpu

@@ -71,8 +71,6 @@ void check_slice(const CompressedMethod& method, const CompressedSlice& slice, R
   const bool fused = method.form() == CompressedMethod::Form::Fused;
   refuse_unless(!draws || !fused || slice.context.offset % 8 == 0, method,
                 "slices begin at multiples of a block");
-  refuse_unless(slice.step == nullptr || !draws || fused, method,
-                "only fused kernels read the step on the device");
   refuse_unless(slice.decoded != nullptr || fused, method, "a DecodeStatus is needed");
   const std::size_t needed = method.workspace_bytes(slice.count, ranks);
   refuse_unless(slice.workspace.size() >= needed, method,

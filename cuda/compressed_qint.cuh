@@ -16,13 +16,10 @@ __device__ inline float larger(float a, float x) {
   return result;
 }
 
-/// The key of the draws of one gradient in one step (compressors/philox.hpp).
+/// The draws of one gradient in one step, but for who encodes.
 __device__ inline compressors::DrawStream draws_of(const TileDraws& draws, std::uint64_t step) {
-  const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
-  const compressors::DrawStream seed{
-      {low(draws.seed), low(draws.seed >> 32)}, low(step), low(step >> 32)};
-  const uint4 words = draw_group(seed, draws.key);
-  return {{words.x, words.y}, 0, static_cast<std::uint32_t>(compressors::Purpose::Rounding)};
+  return {step_key(draws.seed, draws.key, step), 0,
+          static_cast<std::uint32_t>(compressors::Purpose::Rounding)};
 }
 
 /// Where the draws of an operation come from.

@@ -17,6 +17,7 @@ const void* gather_kernel();
 const void* qint_twin_kernel();
 const void* randomk_twin_kernel();
 const void* sign_twin_kernel();
+const void* step_counter_kernel();
 const void* topk_candidates_kernel();
 const void* topk_twin_kernel();
 const void* twin_mask_kernel();

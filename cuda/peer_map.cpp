@@ -271,6 +271,10 @@ void PeerMap::close() {
   agree(true);
 }
 
+void PeerMap::meet_by(AllGatherBlobs all_gather_function) {
+  state_->gather = std::move(all_gather_function);
+}
+
 std::size_t PeerMap::open_count() const noexcept {
   return state_->open.size();
 }

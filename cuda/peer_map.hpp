@@ -70,6 +70,9 @@ class PeerMap {
   /// uses them may be running. Blocks the host.
   void close();
 
+  /// From now on the ranks meet by another function. Not while one of them is in a call.
+  void meet_by(AllGatherBlobs all_gather);
+
   /// Allocations of other processes that are open now.
   std::size_t open_count() const noexcept;
 

@@ -12,7 +12,7 @@ namespace tersum::gpu {
 namespace {
 
 struct Quantiser {
-  compressors::DrawStream draws;
+  Draws draws;
   std::uint64_t offset;  // of element 0 inside its gradient
   Levels levels;
 };
@@ -77,15 +77,15 @@ __device__ __noinline__ uint2 draws_at(const compressors::DrawStream& stream, st
 
 /// The draws of a warp's chunks; `element` is a multiple of 8 for even lanes.
 template <int kChunks>
-__device__ void draw_chunks(const Quantiser& quantiser, std::uint64_t element,
+__device__ void draw_chunks(const compressors::DrawStream& stream, std::uint64_t element,
                             uint2 (&draws)[kChunks]) {
   if constexpr (kChunks == 1) {
-    const uint4 group = draw_group(quantiser.draws, element / 8);
+    const uint4 group = draw_group(stream, element / 8);
     draws[0] = element % 8 == 0 ? make_uint2(group.x, group.y) : make_uint2(group.z, group.w);
   }
 #pragma unroll
   for (int j = 0; j + 1 < kChunks; j += 2) {
-    draws_of_pair(quantiser.draws, element + j * kChunk, draws[j], draws[j + 1]);
+    draws_of_pair(stream, element + j * kChunk, draws[j], draws[j + 1]);
   }
 }
 
@@ -113,7 +113,9 @@ __device__ void encode_chunks(const Feed& feed, const BlockGeometry& geometry,
     scales[geometry.block_of(first)] = scale_bits(magnitude);
   }
   uint2 draws[kChunks] = {};
-  if constexpr (kStochastic) draw_chunks<kChunks>(quantiser, quantiser.offset + first, draws);
+  if constexpr (kStochastic) {
+    draw_chunks<kChunks>(quantiser.draws.stream(), quantiser.offset + first, draws);
+  }
   const Divider divide(magnitude);
   std::byte* const place = place_of(codes, geometry, start);
 #pragma unroll
@@ -181,12 +183,14 @@ __global__ __launch_bounds__(kBlockThreads) void encode_twice(Feed feed, BlockGe
   magnitude = __reduce_max_sync(kAllLanes, magnitude);
   if (lane_first == 0) scales[block] = scale_bits(magnitude);
   const Divider divide(magnitude);
+  compressors::DrawStream stream{};
+  if constexpr (kStochastic) stream = quantiser.draws.stream();
 #pragma unroll 2
   for (std::size_t chunk = start; chunk < end; chunk += kChunk) {
     const std::size_t i = chunk + lane_first;
     const float4 x = feed4<kSource, true, Nan::Any>(feed, i);
     uint2 draws = make_uint2(0, 0);
-    if constexpr (kStochastic) draws = draws_at(quantiser.draws, quantiser.offset + i);
+    if constexpr (kStochastic) draws = draws_at(stream, quantiser.offset + i);
     const float4 level = quantise4<kStochastic>(x, divide, quantiser.levels.count, draws);
     const std::uint32_t packed = pack4(level, quantiser.levels.bits);
     store_words(codes, geometry, chunk, end, packed);
@@ -240,10 +244,10 @@ class QIntTwin final : public Twin {
                        payload_bytes(count));
   }
 
-  void encode(StreamView stream, const Input& input, const SliceContext& context,
-              std::byte* payload, std::byte*) const override {
+  void encode(StreamView stream, const Input& input, const TwinContext& context, std::byte* payload,
+              std::byte*) const override {
     const auto levels = static_cast<float>(levels_);
-    const Quantiser quantiser{draw_stream(context, compressors::Purpose::Rounding),
+    const Quantiser quantiser{Draws(context, compressors::Purpose::Rounding),
                               context.offset,
                               {static_cast<int>(layout_.bits), levels, 1.0f / levels}};
     for_source(input, [&](auto source) {
@@ -259,7 +263,7 @@ class QIntTwin final : public Twin {
     check_launch("qint encode");
   }
 
-  void decode(StreamView stream, Apply apply, const Output& output, const SliceContext&,
+  void decode(StreamView stream, Apply apply, const Output& output, const TwinContext&,
               std::byte*) const override {
     if (apply == Apply::Clear) return;
     launch_decode_blocks<false>(stream, output.payload, header(output.count),

@@ -12,6 +12,30 @@ using compressors::IndexSet;
 
 constexpr int kThreads = 256;
 
+/// The index set of a slice, in a step that may be on the device.
+class Indices {
+ public:
+  Indices(const TwinContext& context, std::size_t count)
+      : set_(context, count),
+        draws_(context, compressors::Purpose::IndexSet),
+        is_known_(context.device_step == nullptr) {}
+
+  __device__ IndexSet set() const {
+    IndexSet set = set_;
+    if (is_known_) return set;
+    const compressors::DrawStream stream = draws_.stream();
+    const uint4 a = draw_group(stream, 0), b = draw_group(stream, 1);
+    const std::uint32_t keys[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    set.set_keys(keys);
+    return set;
+  }
+
+ private:
+  IndexSet set_;
+  Draws draws_;
+  bool is_known_;
+};
+
 /// With feedback: next residual and velocity as if nothing were sent.
 template <Source kSource>
 __global__ __launch_bounds__(kThreads) void keep_all(Feed feed) {
@@ -23,13 +47,13 @@ __global__ __launch_bounds__(kThreads) void keep_all(Feed feed) {
 }
 
 template <Source kSource>
-__global__ __launch_bounds__(kThreads) void send_values(Feed feed, IndexSet set, std::size_t kept,
-                                                        float factor, std::byte* payload,
-                                                        PayloadHeader header) {
+__global__ __launch_bounds__(kThreads) void send_values(Feed feed, Indices indices,
+                                                        std::size_t kept, float factor,
+                                                        std::byte* payload, PayloadHeader header) {
   const std::size_t j = blockIdx.x * static_cast<std::size_t>(kThreads) + threadIdx.x;
   if (j == 0) write_header(payload, header);
   if (j >= kept) return;
-  const std::size_t i = set.at(j);
+  const std::size_t i = indices.set().at(j);
   const float x = feed1<kSource, false>(feed, i);
   auto* values = reinterpret_cast<float*>(payload + compressors::kHeaderBytes);
   values[j] = keep_nan(__fmul_rn(factor, x), x);
@@ -48,7 +72,7 @@ __global__ __launch_bounds__(kThreads) void fill_zero(const std::byte* payload,
 
 template <bool kAdd, bool kClear>
 __global__ __launch_bounds__(kThreads) void receive_values(const std::byte* payload,
-                                                           PayloadHeader header, IndexSet set,
+                                                           PayloadHeader header, Indices indices,
                                                            std::size_t kept, float* out,
                                                            float scale, std::uint32_t* fault) {
   if (*fault != 0) return;
@@ -58,7 +82,7 @@ __global__ __launch_bounds__(kThreads) void receive_values(const std::byte* payl
   }
   const std::size_t j = blockIdx.x * static_cast<std::size_t>(kThreads) + threadIdx.x;
   if (j >= kept) return;
-  const std::size_t i = set.at(j);
+  const std::size_t i = indices.set().at(j);
   const auto* values = reinterpret_cast<const float*>(payload + compressors::kHeaderBytes);
   out[i] = kClear ? 0.0f : applied<kAdd>(kAdd ? out[i] : 0.0f, scale, values[j]);
 }
@@ -80,8 +104,8 @@ class RandomKTwin final : public Twin {
     return make_header(compressors::wire_id::kRandomK, 0, count, payload_bytes(count));
   }
 
-  void encode(StreamView stream, const Input& input, const SliceContext& context,
-              std::byte* payload, std::byte*) const override {
+  void encode(StreamView stream, const Input& input, const TwinContext& context, std::byte* payload,
+              std::byte*) const override {
     const std::size_t kept = rule_.kept(input.count);
     const float factor =
         unbiased_ && kept > 0
@@ -95,12 +119,12 @@ class RandomKTwin final : public Twin {
         check_launch("randomk keep_all");
       }
       send_values<source()><<<blocks_for(kept, kThreads), kThreads, 0, stream.get()>>>(
-          feed, IndexSet(context, input.count), kept, factor, payload, header(input.count));
+          feed, Indices(context, input.count), kept, factor, payload, header(input.count));
     });
     check_launch("randomk send_values");
   }
 
-  void decode(StreamView stream, Apply apply, const Output& output, const SliceContext& context,
+  void decode(StreamView stream, Apply apply, const Output& output, const TwinContext& context,
               std::byte*) const override {
     const std::size_t kept = rule_.kept(output.count);
     if (apply == Apply::Set) {
@@ -113,7 +137,7 @@ class RandomKTwin final : public Twin {
                         : apply == Apply::Add ? receive_values<true, false>
                                               : receive_values<false, true>;
     kernel<<<blocks_for(kept, kThreads), kThreads, 0, stream.get()>>>(
-        output.payload, header(output.count), IndexSet(context, output.count), kept, output.values,
+        output.payload, header(output.count), Indices(context, output.count), kept, output.values,
         output.scale, output.fault);
     check_launch("randomk receive_values");
   }

@@ -124,7 +124,7 @@ class SignTwin final : public Twin {
     return make_header(compressors::wire_id::kSign, 0, count, payload_bytes(count));
   }
 
-  void encode(StreamView stream, const Input& input, const SliceContext&, std::byte* payload,
+  void encode(StreamView stream, const Input& input, const TwinContext&, std::byte* payload,
               std::byte*) const override {
     for_source(input, [&](auto source) {
       const EncodeKernel kernel = choose_kernel<source()>(layout_.block);
@@ -135,7 +135,7 @@ class SignTwin final : public Twin {
     check_launch("sign encode");
   }
 
-  void decode(StreamView stream, Apply apply, const Output& output, const SliceContext&,
+  void decode(StreamView stream, Apply apply, const Output& output, const TwinContext&,
               std::byte*) const override {
     if (apply == Apply::Clear) return;
     launch_decode_blocks<true>(stream, output.payload, header(output.count),

@@ -183,7 +183,7 @@ class TopKTwin final : public Twin {
     return make_topk_payload(count, rule_.kept(count));
   }
 
-  void encode(StreamView stream, const Input& input, const SliceContext&, std::byte* payload,
+  void encode(StreamView stream, const Input& input, const TwinContext&, std::byte* payload,
               std::byte* workspace) const override {
     const TopKPayload packed = layout(input.count);
     if (packed.kept == 0) {
@@ -210,7 +210,7 @@ class TopKTwin final : public Twin {
     check_launch("topk selection");
   }
 
-  void decode(StreamView stream, Apply apply, const Output& output, const SliceContext&,
+  void decode(StreamView stream, Apply apply, const Output& output, const TwinContext&,
               std::byte* workspace) const override {
     const TopKPayload packed = layout(output.count);
     const std::uint32_t* indices =

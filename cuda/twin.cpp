@@ -55,7 +55,7 @@ void Twin::check_workspace(std::size_t count, std::span<std::byte> workspace) co
 }
 
 void Twin::compress(StreamView stream, const float* input, std::size_t count,
-                    const SliceContext& context, TwinState* state, std::byte* payload,
+                    const TwinContext& context, TwinState* state, std::byte* payload,
                     std::span<std::byte> workspace) const {
   if (payload_bytes(count) - compressors::kHeaderBytes >
       std::numeric_limits<std::uint32_t>::max()) {
@@ -96,7 +96,7 @@ void Twin::compress(StreamView stream, const float* input, std::size_t count,
 }
 
 void Twin::decode_checked(StreamView stream, Apply apply, std::span<const std::byte> payload,
-                          const SliceContext& context, const Output& output,
+                          const TwinContext& context, const Output& output,
                           std::span<std::byte> workspace) const {
   const std::size_t expected = payload_bytes(output.count);
   if (payload.size() != expected) {
@@ -108,14 +108,14 @@ void Twin::decode_checked(StreamView stream, Apply apply, std::span<const std::b
 }
 
 void Twin::decompress(StreamView stream, std::span<const std::byte> payload,
-                      const SliceContext& context, float* output, std::size_t count,
+                      const TwinContext& context, float* output, std::size_t count,
                       std::span<std::byte> workspace, const DecodeStatus& status) const {
   decode_checked(stream, Apply::Set, payload, context,
                  {payload.data(), output, count, 1.0f, status.device()}, workspace);
 }
 
 void Twin::decompress_add(StreamView stream, std::span<const std::byte> payload,
-                          const SliceContext& context, float scale, float* accumulator,
+                          const TwinContext& context, float scale, float* accumulator,
                           std::size_t count, std::span<std::byte> workspace,
                           const DecodeStatus& status) const {
   decode_checked(stream, Apply::Add, payload, context,
@@ -123,7 +123,7 @@ void Twin::decompress_add(StreamView stream, std::span<const std::byte> payload,
 }
 
 void Twin::clear_sent(StreamView stream, std::span<const std::byte> payload,
-                      const SliceContext& context, float* values, std::size_t count,
+                      const TwinContext& context, float* values, std::size_t count,
                       std::span<std::byte> workspace, const DecodeStatus& status) const {
   decode_checked(stream, Apply::Clear, payload, context,
                  {payload.data(), values, count, 0.0f, status.device()}, workspace);

@@ -38,12 +38,22 @@ class DecodeStatus {
   PinnedBuffer copy_;
 };
 
+/// What a twin is to know of a slice. The step may be on the device: kernels read it when they run,
+/// so that replays of a graph draw fresh numbers.
+struct TwinContext : SliceContext {
+  TwinContext(const SliceContext& context = {},  // NOLINT: as good as the context
+              const std::uint64_t* step_on_device = nullptr)
+      : SliceContext(context), device_step(step_on_device) {}
+
+  const std::uint64_t* device_step;  ///< if it is not null: the step, in place of `step`
+};
+
 /// The device form of one compressor with its parameters: immutable, shared, re-entrant. All calls
 /// put work into a stream of the current device and return; none allocates or blocks the host, and
 /// all can be captured into a graph (which repeats the context and the state's buffers of the time
-/// of capture). Payloads are byte for byte those of the CPU for the same input, state and context,
-/// so either side decodes what the other wrote. Memory that is passed in is the caller's and stays
-/// valid until the work is done.
+/// of capture, but reads a step on the device afresh). Payloads are byte for byte those of the CPU
+/// for the same input, state and context, so either side decodes what the other wrote. Memory that
+/// is passed in is the caller's and stays valid until the work is done.
 ///
 /// Payloads are 16-byte aligned. fp32 arrays need 4-byte alignment; 16 is faster.
 class Twin {
@@ -73,27 +83,27 @@ class Twin {
   /// written for the elements from context.offset on. Error InvalidArgument if the state or the
   /// workspace does not fit, Unsupported beyond the format's limits.
   void compress(StreamView stream, const float* input, std::size_t count,
-                const SliceContext& context, TwinState* state, std::byte* payload,
+                const TwinContext& context, TwinState* state, std::byte* payload,
                 std::span<std::byte> workspace) const;
 
   /// Decodes a payload of `payload_bytes` bytes to `output` [count]. The bytes are not trusted:
   /// they are checked on the device before anything is written; a bad payload sets `status`, and
   /// output stays as it was. Error Protocol at once if the size cannot be right.
-  void decompress(StreamView stream, std::span<const std::byte> payload,
-                  const SliceContext& context, float* output, std::size_t count,
-                  std::span<std::byte> workspace, const DecodeStatus& status) const;
+  void decompress(StreamView stream, std::span<const std::byte> payload, const TwinContext& context,
+                  float* output, std::size_t count, std::span<std::byte> workspace,
+                  const DecodeStatus& status) const;
 
   /// accumulator [count] += scale * decoded, rounded after the product and after the sum; otherwise
   /// as decompress().
   void decompress_add(StreamView stream, std::span<const std::byte> payload,
-                      const SliceContext& context, float scale, float* accumulator,
+                      const TwinContext& context, float scale, float* accumulator,
                       std::size_t count, std::span<std::byte> workspace,
                       const DecodeStatus& status) const;
 
   /// Sparse methods: values[i] = 0 for every element i that the payload carries; others: nothing.
-  void clear_sent(StreamView stream, std::span<const std::byte> payload,
-                  const SliceContext& context, float* values, std::size_t count,
-                  std::span<std::byte> workspace, const DecodeStatus& status) const;
+  void clear_sent(StreamView stream, std::span<const std::byte> payload, const TwinContext& context,
+                  float* values, std::size_t count, std::span<std::byte> workspace,
+                  const DecodeStatus& status) const;
 
  protected:
   /// What compress() works on. residual and velocity are null where the method has none.
@@ -124,14 +134,14 @@ class Twin {
 
   /// True for methods whose states have masks: they always work on whole gradients.
   virtual bool masks_sent() const { return false; }
-  virtual void encode(StreamView stream, const Input& input, const SliceContext& context,
+  virtual void encode(StreamView stream, const Input& input, const TwinContext& context,
                       std::byte* payload, std::byte* workspace) const = 0;
   virtual void decode(StreamView stream, Apply apply, const Output& output,
-                      const SliceContext& context, std::byte* workspace) const = 0;
+                      const TwinContext& context, std::byte* workspace) const = 0;
 
  private:
   void decode_checked(StreamView stream, Apply apply, std::span<const std::byte> payload,
-                      const SliceContext& context, const Output& output,
+                      const TwinContext& context, const Output& output,
                       std::span<std::byte> workspace) const;
   void check_workspace(std::size_t count, std::span<std::byte> workspace) const;
 

@@ -78,9 +78,17 @@ struct Checks {
   }
 };
 
+std::size_t sum(const std::vector<std::size_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+}
+
 std::uint64_t scale_digest(const CallOptions& options) {
   return runtime::mix(std::bit_cast<std::uint64_t>(options.pre_scale),
                       std::bit_cast<std::uint64_t>(options.post_scale));
+}
+
+void check_timeout(CallKind kind, const CallOptions& options) {
+  if (options.timeout.count() < 0) refuse(kind, "the timeout is negative");
 }
 
 std::shared_ptr<Operation> make_operation(CommunicatorState& state, const Signature& signature,
@@ -89,7 +97,7 @@ std::shared_ptr<Operation> make_operation(CommunicatorState& state, const Signat
   if (options.stream.handle != nullptr)
     throw Error(Code::Unsupported,
                 "streams belong to device memory; these tensors are in host memory");
-  if (options.timeout.count() < 0) refuse(signature.kind, "the timeout is negative");
+  check_timeout(signature.kind, options);
   constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
   const auto timeout =
       options.timeout.count() > 0 ? options.timeout : state.session->config().timeout;
@@ -138,6 +146,7 @@ Reduction reduction_of(const void* input, void* output, std::size_t count, DType
 runtime::DeviceCall device_reduction(CallKind kind, const void* input, void* output,
                                      std::size_t count, DType dtype, ReduceOp op,
                                      const CallOptions& options) {
+  check_timeout(kind, options);
   return {.kind = kind,
           .input = input,
           .output = output,
@@ -152,6 +161,7 @@ runtime::DeviceCall device_reduction(CallKind kind, const void* input, void* out
 
 runtime::DeviceCall device_copy(CallKind kind, const void* input, void* output, std::size_t count,
                                 DType dtype, int peer, const CallOptions& options) {
+  check_timeout(kind, options);
   return {.kind = kind,
           .input = input,
           .output = output,
@@ -255,16 +265,19 @@ Work Communicator::all_gather_v(const void* input, void* output,
     refuse(check.kind, "counts has " + std::to_string(counts.size()) + " entries for " +
                            std::to_string(state.group->size()) + " ranks");
   std::size_t total = 0;
-  std::uint64_t digest = 0;
   for (std::size_t count : counts) {
     check.memory("output", output, count, dtype);
     total += count;
-    digest = runtime::mix(digest, count);
   }
-  check.memory("input", input, counts[static_cast<std::size_t>(state.group->rank())], dtype);
-  if (total > 0 && check.device(input, output))
-    return state.device().start(device_copy(check.kind, input, output, total, dtype, -1, options));
+  const std::size_t own = counts[static_cast<std::size_t>(state.group->rank())];
+  check.memory("input", input, own, dtype);
   std::vector<std::size_t> copy(counts.begin(), counts.end());
+  if (total > 0 && check.device(own > 0 ? input : nullptr, output)) {
+    auto on_device = device_copy(check.kind, input, output, total, dtype, -1, options);
+    on_device.receive_counts = std::move(copy);
+    return state.device().start(on_device);
+  }
+  const std::uint64_t digest = runtime::digest_of(copy);
   return start(state, signature_of(CallKind::AllGatherV, dtype, total, ReduceOp::Sum, -1, digest),
                options, [=](Operation& operation) {
                  return runtime::all_gather(operation, input, output, copy, dtype);
@@ -343,10 +356,18 @@ Work Communicator::all_to_all_v(const void* input, std::span<const std::size_t> 
                            " elements but expects " + std::to_string(receive_counts[rank]));
   for (std::size_t count : send_counts) check.memory("input", input, count, dtype);
   for (std::size_t count : receive_counts) check.memory("output", output, count, dtype);
-  if (check.device(input, output))
-    return state.device().start(device_copy(check.kind, input, output, 0, dtype, -1, options));
   std::vector<std::size_t> sends(send_counts.begin(), send_counts.end()),
       receives(receive_counts.begin(), receive_counts.end());
+  const bool sends_any = sum(sends) > 0, receives_any = sum(receives) > 0;
+  const bool idle = !sends_any && !receives_any;
+  // A rank that has no part in it says by its stream which way the others go.
+  if (idle ? options.stream.handle != nullptr || check.device(input, output)
+           : check.device(sends_any ? input : nullptr, receives_any ? output : nullptr)) {
+    auto on_device = device_copy(check.kind, input, output, 0, dtype, -1, options);
+    on_device.send_counts = std::move(sends);
+    on_device.receive_counts = std::move(receives);
+    return state.device().start(on_device);
+  }
   return start(state, signature_of(CallKind::AllToAllV, dtype, 0), options,
                [=](Operation& operation) {
                  return runtime::all_to_all(operation, input, sends, output, receives, dtype);
@@ -394,6 +415,9 @@ Work Communicator::receive(void* data, std::size_t count, DType dtype, int peer,
 Work Communicator::barrier(const CallOptions& options) {
   auto& state = checked(state_);
   Checks{CallKind::Barrier, state}.no_scales(options);
+  if (options.stream.handle != nullptr)
+    return state.device().start(
+        device_copy(CallKind::Barrier, nullptr, nullptr, 0, DType::UInt8, -1, options));
   return start(state, signature_of(CallKind::Barrier, DType::UInt8, 0), options,
                [](Operation& operation) { return runtime::barrier(operation); });
 }

@@ -100,7 +100,8 @@ Session::Session(const Config& config, int rank, std::vector<int> hosts,
 Session::~Session() {
   const auto end = [](Engine& engine, const auto& devices) {
     engine.shutdown();
-    for (const auto& device : devices) device->close();
+    for (const Device& device : devices)
+      if (const auto open = device.known.lock()) open->close();
   };
   if (!engine_->on_engine_thread()) {
     end(*engine_, devices_);
@@ -108,25 +109,28 @@ Session::~Session() {
   }
   // The last handle went in a completion callback: the engine cannot join itself.
   std::thread([end, engine = std::shared_ptr<Engine>(std::move(engine_)), trace = trace_,
-               devices = std::move(devices_), memories = std::move(memories_)] {
+               devices = std::move(devices_), pools = std::move(pools_)] {
     end(*engine, devices);
   }).detach();
 }
 
-void Session::keep(std::shared_ptr<runtime::DeviceCollectives> device) {
+void Session::keep(const std::shared_ptr<runtime::DeviceCollectives>& device) {
   const std::lock_guard lock(mutex_);
-  devices_.push_back(std::move(device));
+  std::erase_if(devices_, [](const Device& entry) { return entry.known.expired(); });
+  devices_.push_back({device, device});
+}
+
+void Session::let_go(const runtime::DeviceCollectives& device) {
+  std::shared_ptr<runtime::DeviceCollectives> last;  // goes without the lock
+  const std::lock_guard lock(mutex_);
+  for (Device& entry : devices_)
+    if (entry.kept.get() == &device) last = std::exchange(entry.kept, nullptr);
 }
 
 bool Session::share_a_host(const runtime::Group& group) const {
   const auto& members = group.members();
   return std::ranges::all_of(
       members, [&](int member) { return host_of(member) == host_of(members.front()); });
-}
-
-void Session::keep_memory(std::shared_ptr<void> memory) {
-  const std::lock_guard lock(mutex_);
-  memories_.push_back(std::move(memory));
 }
 
 void Session::run_on_engine(const std::function<void()>& function) const {
@@ -146,7 +150,7 @@ CommunicatorState::CommunicatorState(std::shared_ptr<Session> owner,
 }
 
 CommunicatorState::~CommunicatorState() {
-  if (device_) device_->drain();
+  if (device_ && device_->drain()) session->let_go(*device_);
   session->engine().submit(runtime::make_command(
       [engine = &session->engine(), id = group->id()] { engine->remove_group(id); }));
 }

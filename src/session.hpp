@@ -37,11 +37,16 @@ class Session {
   /// True if all ranks of `group` are on one host.
   bool share_a_host(const runtime::Group& group) const;
 
-  /// Keeps `device` until all ranks have said good-bye: until then peers may write into its memory.
-  void keep(std::shared_ptr<runtime::DeviceCollectives> device);
+  /// Keeps `device` until it is let go or all ranks have said good-bye, and tells it of that.
+  void keep(const std::shared_ptr<runtime::DeviceCollectives>& device);
+  /// From now on only works that are left keep it.
+  void let_go(const runtime::DeviceCollectives& device);
 
-  /// The same for other memory that peers may write into.
+  /// Keeps memory that peers may write into until all ranks have said good-bye.
   void keep_memory(std::shared_ptr<void> memory);
+
+  /// For src/device. Null in builds without CUDA.
+  const std::shared_ptr<runtime::DevicePools>& device_pools() const noexcept { return pools_; }
 
   /// Runs `function` on the engine's thread and waits for it.
   void run_on_engine(const std::function<void()>& function) const;
@@ -52,9 +57,14 @@ class Session {
   const std::vector<int> hosts_;
   std::shared_ptr<Trace> trace_;
   std::unique_ptr<runtime::Engine> engine_;
+  struct Device {
+    std::weak_ptr<runtime::DeviceCollectives> known;
+    std::shared_ptr<runtime::DeviceCollectives> kept;  // null once it has been let go
+  };
+
   std::mutex mutex_;
-  std::vector<std::shared_ptr<runtime::DeviceCollectives>> devices_;
-  std::vector<std::shared_ptr<void>> memories_;
+  std::vector<Device> devices_;
+  std::shared_ptr<runtime::DevicePools> pools_ = runtime::make_device_pools();
 };
 
 /// The state behind Communicator.

@@ -41,7 +41,8 @@ TERSUM_API int tersum_comm_abort(tersum_comm_t* comm, const char* reason);
 /** TERSUM_OK, or the code of the error that ended this group, which becomes the last error. */
 TERSUM_API int tersum_comm_status(const tersum_comm_t* comm);
 
-/** Bytes that this rank has handed to the transport for other ranks, headers not counted. */
+/** Bytes that this rank has handed to the transport for other ranks, headers not counted; of calls
+ * over peer memory what they have to send at least, of replays nothing. */
 TERSUM_API int tersum_comm_sent_bytes(const tersum_comm_t* comm, uint64_t* bytes);
 
 /** Gives a communicator back; does nothing for NULL. No thread may use it any more. Work that is
@@ -125,7 +126,8 @@ TERSUM_API int tersum_send(tersum_comm_t* comm, const void* data, size_t count,
 TERSUM_API int tersum_receive(tersum_comm_t* comm, void* data, size_t count, tersum_dtype_t dtype,
                               int peer, const tersum_call_options_t* options, tersum_work_t** work);
 
-/** Ends when all ranks have called it. */
+/** Ends when all ranks have called it. With a stream in `options`: what is in the stream later
+ * starts when the streams of all ranks have come here. */
 TERSUM_API int tersum_barrier(tersum_comm_t* comm, const tersum_call_options_t* options,
                               tersum_work_t** work);
 
@@ -140,8 +142,8 @@ TERSUM_API int tersum_work_done(const tersum_work_t* work, int* done);
 TERSUM_API int tersum_work_wait(const tersum_work_t* work, int64_t timeout_ms, int* done);
 
 /** What is put into `stream` (a cudaStream_t of the current device) from now on starts after the
- * operation has ended, well or badly; does not block the host. TERSUM_UNSUPPORTED without a GPU, and
- * while the stream is captured into a graph. */
+ * operation has ended, well or badly; does not block the host. TERSUM_UNSUPPORTED without a GPU,
+ * and while the stream is captured into a graph. */
 TERSUM_API int tersum_work_wait_on(const tersum_work_t* work, void* stream);
 
 /** TERSUM_OK while pending and after success, else the code of the failure, which becomes the last

@@ -37,19 +37,21 @@ struct CallOptions {
 /// fails with the first cause. In place means input == output. Pointers may be null when their
 /// count is 0.
 ///
-/// Device memory: all calls but the v variants and barrier take tensors in device memory, both or
-/// none, and put their work into the stream: the caller is not blocked, its Work is done when the
-/// stream has done it. The thread's current device is the rank's GPU. The first such call must be a
-/// collective; it sets up the way, blocks for that, and cannot be captured. A failed call leaves
-/// outputs undefined, the CUDA context usable.
+/// Device memory: all calls take tensors in device memory, both or none, and put their work into
+/// the stream: the caller is not blocked, its Work is done when the stream has done it. The
+/// thread's current device is the rank's GPU. The first such call must be a collective; it sets up
+/// the way, blocks for that, and cannot be captured. A failed call leaves outputs undefined, the
+/// CUDA context usable. barrier() is of that kind if it is given a stream; so is the all_to_all_v()
+/// of a rank that neither sends nor receives if it is given a stream or a device's memory. On all
+/// ranks or none. (Null is no stream here; cudaStreamLegacy names the default one.)
 /// - Ranks of one host whose GPUs can map each other's memory (up to 8): calls are kernels, and may
-///   be captured into a CUDA graph. Ranks that disagree where one of them makes a call it has not
-///   made before (other count, dtype, operator, root or scale) get Mismatch, which ends the
-///   communicator; another difference shows as a Timeout (TERSUM_TIMEOUT_MS). The Work of such a
-///   first call ends when all ranks have agreed, too.
+///   be captured into a CUDA graph, which must not be launched when the communicator is gone. Ranks
+///   that disagree where one of them makes a call it has not made before (other count, dtype,
+///   operator, root or scale) get Mismatch, which ends the communicator; another difference shows
+///   as a Timeout (TERSUM_TIMEOUT_MS). The Work of such a first call ends when all ranks have
+///   agreed, too. Each all_to_all_v() is such a call.
 /// - All others: calls go through the hosts' memory, cannot be captured, and are checked as those
-/// on
-///   host memory are. Between hosts with several ranks each a difference ends the communicator.
+///   on host memory are. Between hosts with several ranks each a difference ends the communicator.
 ///   Where several ranks of one process share a GPU, cudaFree() and copies from or to pageable
 ///   memory may wait for another rank's stream for ever: free and copy when nothing is under way.
 class Communicator {
@@ -113,7 +115,8 @@ class Communicator {
   Work receive(void* data, std::size_t count, DType dtype, int peer,
                const CallOptions& options = {});
 
-  /// Done when all ranks have called it.
+  /// Done when all ranks have called it. With a stream: what is in it later starts when the streams
+  /// of all ranks have come here.
   Work barrier(const CallOptions& options = {});
 
   /// A new group of the ranks that gave the same `color`, ordered by (key, rank). Collective over
@@ -128,7 +131,7 @@ class Communicator {
   Status status() const;
 
   /// Bytes that this rank has handed to the transport for other ranks since the start, headers not
-  /// counted.
+  /// counted. Of calls over peer memory what they have to send at least; of replays nothing.
   std::uint64_t sent_bytes() const;
 
   const std::shared_ptr<CommunicatorState>& state() const noexcept { return state_; }

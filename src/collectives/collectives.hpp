@@ -43,6 +43,11 @@ Algorithm parse_algorithm(std::string_view name);
 /// `algorithm` is a wish: partial results that would lose precision on the wire (16-bit floats,
 /// averages of integers) always go direct.
 Task<> all_reduce(Operation& op, Reduction call, Algorithm algorithm);
+/// The same between partial results: the input has accumulators of call.dtype (fp32 for 16-bit
+/// floats), which are combined by the owners of shares in rank order and rounded there, once; the
+/// results travel rounded. `contributors`: ranks whose values they hold, all together. Not
+/// pre-scaled; as if call.may_spoil.
+Task<> all_reduce_partial(Operation& op, Reduction call, int contributors);
 Task<> ring_all_reduce(Operation& op, Reduction call);
 Task<> halving_all_reduce(Operation& op, Reduction call);
 Task<> doubling_all_reduce(Operation& op, Reduction call);

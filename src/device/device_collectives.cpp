@@ -10,6 +10,11 @@
 #include "src/session.hpp"
 
 namespace tersum::runtime {
+
+std::size_t input_element_bytes(const DeviceCall& call) noexcept {
+  return call.contributors > 0 ? sizeof(float) : element_bytes(call.dtype);
+}
+
 Signature signature_of(const DeviceCall& call) noexcept {
   Signature signature;
   signature.kind = call.kind;
@@ -17,8 +22,10 @@ Signature signature_of(const DeviceCall& call) noexcept {
   signature.op = call.op;
   signature.root = call.kind == CallKind::PointToPoint ? -1 : call.peer;
   signature.count = call.count;
-  signature.detail = mix(std::bit_cast<std::uint64_t>(call.pre_scale),
-                         std::bit_cast<std::uint64_t>(call.post_scale));
+  signature.detail = call.kind == CallKind::AllGatherV
+                         ? digest_of(call.receive_counts)
+                         : mix(std::bit_cast<std::uint64_t>(call.pre_scale),
+                               std::bit_cast<std::uint64_t>(call.post_scale));
   signature.step = kDeviceMemory;
   return signature;
 }
@@ -40,6 +47,8 @@ bool is_device_memory(const void* data) noexcept {
 }
 
 std::shared_ptr<DeviceCollectives> open_device_collectives(CommunicatorState& communicator) {
+  if (!gpu::has_device())
+    throw Error(Code::Unsupported, "a stream was given, but there is no GPU here");
   if (communicator.session->share_a_host(*communicator.group)) {
     try {
       return open_peer_collectives(communicator);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "src/engine/signature.hpp"
 #include "tersum/types.hpp"
@@ -21,14 +22,20 @@ struct DeviceCall {
   CallKind kind;
   const void* input = nullptr;
   void* output = nullptr;
-  std::size_t count = 0;
+  std::size_t count = 0;  ///< all elements together where ranks have counts of their own
   DType dtype = DType::Float32;
+  /// AllReduce of partial results: of how many ranks these are, all together: fp32 in the
+  /// input, a 16-bit dtype in the output. 0: values of ranks.
+  int contributors = 0;
   ReduceOp op = ReduceOp::Sum;
   int peer = -1;         ///< root, or who is sent to or received from
   bool sending = false;  ///< PointToPoint: which end this is
   double pre_scale = 1.0, post_scale = 1.0;
   std::chrono::milliseconds timeout{0};  ///< 0: TERSUM_TIMEOUT_MS. Peer memory has its own
   Stream stream{};
+  /// AllGatherV, AllToAllV: what comes from each rank.
+  std::vector<std::size_t> receive_counts{};
+  std::vector<std::size_t> send_counts{};  ///< AllToAllV: what goes to each rank
 };
 
 /// One communicator's way over peer memory. Any thread.
@@ -44,15 +51,23 @@ class DeviceCollectives {
   /// Ends all kernels here, running and future: something has failed. Never blocks.
   virtual void abort() noexcept = 0;
 
-  /// Blocks until no kernel of this group runs here any more, and its works are done.
-  virtual void drain() noexcept = 0;
+  /// Blocks until no kernel of this group runs here any more, and its works are done. False if it
+  /// must be kept all the same until all ranks have said good-bye.
+  virtual bool drain() noexcept = 0;
 
   /// The engine is gone; works that are left only report what has happened to them.
   virtual void close() noexcept = 0;
 };
 
+/// Bytes of one element of the input.
+std::size_t input_element_bytes(const DeviceCall& call) noexcept;
+
 /// What has to agree on all ranks.
 Signature signature_of(const DeviceCall& call) noexcept;
+
+/// What groups leave to those that come after them; null in builds without CUDA.
+struct DevicePools;
+std::shared_ptr<DevicePools> make_device_pools();
 
 /// True if `data` is memory of a GPU. False in builds without CUDA and where there is no GPU.
 bool is_device_memory(const void* data) noexcept;

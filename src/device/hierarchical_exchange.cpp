@@ -46,15 +46,13 @@ HierarchicalExchange::HierarchicalExchange(Session& session, HostLayout layout,
       device_(gpu::current_device()) {}
 
 HierarchicalExchange::~HierarchicalExchange() {
-  if (peers_) peers_->abort();  // nothing runs any more, or it has failed
   Engine& engine = session_.engine();
   engine.submit(make_command([&engine, id = host_->id()] { engine.remove_group(id); }));
 }
 
 void HierarchicalExchange::connect() {
-  peers_ = std::make_shared<gpu::PeerCommunicator>(
-      host_->rank(), host_->size(), blobs_of(session_, host_), peer_settings(session_));
-  session_.keep_memory(peers_);
+  links_.reset();  // given back first: it may be what comes again
+  links_ = take_peer_links(session_, host_);
 }
 
 void HierarchicalExchange::renew() {
@@ -65,7 +63,7 @@ void HierarchicalExchange::renew() {
 
 void HierarchicalExchange::abort() noexcept {
   turns_.abort();
-  peers_->abort();
+  links_->peers.abort();
 }
 
 bool HierarchicalExchange::suits(const SliceJob& job) noexcept {
@@ -159,13 +157,13 @@ void HierarchicalExchange::reduce(DeviceSlice& slice, const std::vector<Share>& 
   stream_.wait(ready_);
   if (go_together(shares)) {
     const Share& share = own(shares);
-    peers_->reduce_scatter(from, place + share.begin * element, share.count, dtype, job.op,
-                           stream_);
+    links_->peers.reduce_scatter(from, place + share.begin * element, share.count, dtype, job.op,
+                                 stream_);
   } else {
     for (std::size_t r = 0; r < shares.size(); ++r) {
       const std::size_t at = shares[r].begin * element;
-      peers_->reduce(from + at, place + at, shares[r].count, dtype, job.op, static_cast<int>(r),
-                     stream_);
+      links_->peers.reduce(from + at, place + at, shares[r].count, dtype, job.op,
+                           static_cast<int>(r), stream_);
     }
   }
   done_.record(stream_);
@@ -181,11 +179,11 @@ void HierarchicalExchange::gather(DeviceSlice& slice, const std::vector<Share>& 
   ready_.record(slice.stream());
   stream_.wait(ready_);
   if (go_together(shares)) {
-    peers_->all_gather(place_of_share(own(shares)), place, shares[0].count, dtype, stream_);
+    links_->peers.all_gather(place_of_share(own(shares)), place, shares[0].count, dtype, stream_);
   } else {
     for (std::size_t r = 0; r < shares.size(); ++r) {
       std::byte* const share = place_of_share(shares[r]);
-      peers_->broadcast(share, share, shares[r].count, dtype, static_cast<int>(r), stream_);
+      links_->peers.broadcast(share, share, shares[r].count, dtype, static_cast<int>(r), stream_);
     }
   }
   done_.record(stream_);
@@ -227,7 +225,7 @@ Task<> HierarchicalExchange::exchange(ExchangeDevice& device, Operation& op, con
   StreamEvent done(device.engine(), device.events(), device_, slice.stream());
   turns_.pass();
   co_await done.in(op);
-  if (const Status status = peers_->status(); !status.is_ok()) throw Error(status);
+  if (const Status status = links_->peers.status(); !status.is_ok()) throw Error(status);
   op.narrow({});
 }
 

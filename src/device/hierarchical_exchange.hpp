@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "cuda/collectives.hpp"
 #include "cuda/event.hpp"
 #include "src/device/device_slice.hpp"
+#include "src/device/peer_links.hpp"
 #include "src/device/set_up.hpp"
 #include "src/device/turns.hpp"
 
@@ -26,8 +26,7 @@ namespace tersum::runtime {
 class HierarchicalExchange {
  public:
   /// Null on all ranks if the group is not like that, or some host's GPUs cannot map each other's
-  /// memory. Collective over `group`, blocks; for the device that is current now. What peers may
-  /// still write into is kept to the end of the session.
+  /// memory. Collective over `group`, blocks; for the device that is current now.
   static std::unique_ptr<HierarchicalExchange> open(Session& session,
                                                     const std::shared_ptr<Group>& group);
   ~HierarchicalExchange();
@@ -72,7 +71,7 @@ class HierarchicalExchange {
   const int device_;
   gpu::Stream stream_{gpu::StreamPriority::High};
   gpu::Event ready_, done_;
-  std::shared_ptr<gpu::PeerCommunicator> peers_;
+  std::shared_ptr<PeerLinks> links_;
   Turns turns_;
 };
 

@@ -9,6 +9,10 @@ bool is_device_memory(const void*) noexcept {
   return false;
 }
 
+std::shared_ptr<DevicePools> make_device_pools() {
+  return nullptr;
+}
+
 std::shared_ptr<DeviceCollectives> open_device_collectives(CommunicatorState&) {
   throw Error(Code::Unsupported, "this build has no support for device memory");
 }

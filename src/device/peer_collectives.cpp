@@ -2,11 +2,13 @@
 
 #include <chrono>
 #include <mutex>
+#include <numeric>
 #include <thread>
+#include <vector>
 
 #include "cuda/collectives.hpp"
 #include "cuda/event_pool.hpp"
-#include "src/device/set_up.hpp"
+#include "src/device/peer_links.hpp"
 #include "src/device/shape_check.hpp"
 #include "src/session.hpp"
 
@@ -18,10 +20,30 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kSpin = std::chrono::microseconds(200);
 constexpr auto kNap = std::chrono::microseconds(50);
 
-gpu::PeerSettings settings_of(std::chrono::milliseconds timeout) {
-  gpu::PeerSettings settings;
-  settings.timeout = timeout;
-  return settings;
+std::uint64_t others(const std::vector<std::size_t>& counts, int rank) {
+  const auto all = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  return all - counts[static_cast<std::size_t>(rank)];
+}
+
+/// What a rank has to send to the others at least.
+std::uint64_t sent_elements(const DeviceCall& call, int rank, int size) {
+  const auto peers = static_cast<std::uint64_t>(size - 1);
+  switch (call.kind) {
+    case CallKind::AllReduce:
+      return 2 * peers * call.count / static_cast<std::uint64_t>(size);
+    case CallKind::AllGatherV:
+      return peers * call.receive_counts[static_cast<std::size_t>(rank)];
+    case CallKind::AllToAllV:
+      return others(call.send_counts, rank);
+    case CallKind::Broadcast:
+      return rank == call.peer ? peers * call.count : 0;
+    case CallKind::Reduce:
+      return rank == call.peer ? 0 : call.count;
+    case CallKind::PointToPoint:
+      return call.sending ? call.count : 0;
+    default:
+      return peers * call.count;
+  }
 }
 
 class PeerCollectives;
@@ -53,12 +75,8 @@ class PeerCollectives final : public DeviceCollectives,
   PeerCollectives(const Session& session, std::shared_ptr<Group> group)
       : engine_(&session.engine()),
         group_(std::move(group)),
-        peers_(
-            group_->rank(), group_->size(),
-            [&session, members = group_](std::span<const std::byte> own) {
-              return exchange_blobs(session, members, own);
-            },
-            settings_of(session.config().timeout)),
+        links_(take_peer_links(session, group_)),
+        peers_(links_->peers),
         check_(session.engine(), group_, session.config().timeout) {}
 
   Work start(const DeviceCall& call) override {
@@ -66,7 +84,7 @@ class PeerCollectives final : public DeviceCollectives,
     const gpu::StreamView stream(call.stream);
     if (stream.is_capturing()) {
       const std::lock_guard lock(mutex_);
-      check_.begin(signature_of(call));
+      check_.begin(call);
       launch(call, stream);
       auto captured = std::make_shared<WorkState>();
       captured->complete(Status::ok());
@@ -75,10 +93,12 @@ class PeerCollectives final : public DeviceCollectives,
     auto work = std::make_shared<DeviceWorkState>(shared_from_this());
     {
       const std::lock_guard lock(mutex_);  // one operation after the other, whoever calls
-      work->depend_on(check_.begin(signature_of(call)));
+      work->depend_on(check_.begin(call));
       launch(call, stream);
       last_.record(stream);
     }
+    group_->count_sent(sent_elements(call, group_->rank(), group_->size()) *
+                       element_bytes(call.dtype));
     work->record(stream);
     work->set_stage(Stage::Exchanging);
     return Work(std::move(work));
@@ -86,7 +106,7 @@ class PeerCollectives final : public DeviceCollectives,
 
   void abort() noexcept override { peers_.abort(); }
 
-  void drain() noexcept override {
+  bool drain() noexcept override {
     try {
       last_.synchronize();
     } catch (const std::exception&) {
@@ -100,6 +120,7 @@ class PeerCollectives final : public DeviceCollectives,
       lock.lock();
     }
     if (engine_) engine_->submit(make_command([engine = engine_] { engine->look_at_watched(); }));
+    return true;  // peers may write into the links' memory, but that is the pool's
   }
 
   void close() noexcept override {
@@ -132,7 +153,8 @@ class PeerCollectives final : public DeviceCollectives,
 
   Engine* engine_;
   const std::shared_ptr<Group> group_;
-  gpu::PeerCommunicator peers_;
+  const std::shared_ptr<PeerLinks> links_;
+  gpu::PeerCommunicator& peers_;
   ShapeCheck check_;
   gpu::EventPool events_;
   gpu::Event last_;
@@ -157,12 +179,19 @@ void PeerCollectives::launch(const DeviceCall& call, gpu::StreamView stream) {
                            stream, scales);
     case CallKind::AllToAll:
       return peers_.all_to_all(call.input, call.output, call.count, call.dtype, stream);
+    case CallKind::AllGatherV:
+      return peers_.all_gather_v(call.input, call.output, call.receive_counts, call.dtype, stream);
+    case CallKind::AllToAllV:
+      return peers_.all_to_all_v(call.input, call.send_counts, call.output, call.receive_counts,
+                                 call.dtype, stream);
+    case CallKind::Barrier:
+      return peers_.barrier(stream);
     case CallKind::PointToPoint:
       if (call.sending) return peers_.send(call.input, call.count, call.dtype, call.peer, stream);
       return peers_.receive(call.output, call.count, call.dtype, call.peer, stream);
     default:
-      throw Error(Code::Unsupported,
-                  std::string(to_string(call.kind)) + " does not work on device memory yet");
+      throw Error(Code::Internal,
+                  std::string(to_string(call.kind)) + " is no collective on device memory");
   }
 }
 

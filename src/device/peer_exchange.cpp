@@ -24,26 +24,17 @@ std::uint64_t sent_bytes(const SliceJob& job, std::uint64_t ranks) {
 
 }  // namespace
 
-/// Memory that is mapped by the others.
-struct PeerExchange::Links {
-  gpu::PeerCommunicator peers;
-  gpu::CompressedCommunicator compressed;
-
-  Links(Session& session, const std::shared_ptr<Group>& group)
-      : peers(group->rank(), group->size(), blobs_of(session, group), peer_settings(session)),
-        compressed(peers, blobs_of(session, group)) {}
-};
-
 PeerExchange::PeerExchange(Session& session, std::shared_ptr<Group> group)
-    : session_(session),
-      group_(std::move(group)),
-      device_(gpu::current_device()),
-      links_(std::make_shared<Links>(session_, group_)) {
-  session_.keep_memory(links_);
+    : session_(session), group_(std::move(group)), device_(gpu::current_device()) {
+  connect();
 }
 
-PeerExchange::~PeerExchange() {
-  links_->peers.abort();  // nothing runs any more, or it has failed
+PeerExchange::~PeerExchange() = default;
+
+void PeerExchange::connect() {
+  links_.reset();  // given back first: it may be what comes again
+  links_ = take_peer_links(session_, group_);
+  links_->open_compressed(session_, group_);
 }
 
 std::unique_ptr<PeerExchange> PeerExchange::open(Session& session,
@@ -59,8 +50,7 @@ std::unique_ptr<PeerExchange> PeerExchange::open(Session& session,
 
 void PeerExchange::renew() {
   const gpu::DeviceGuard guard(device_);
-  links_ = std::make_shared<Links>(session_, group_);
-  session_.keep_memory(links_);
+  connect();
   session_.run_on_engine([this] { turns_.reset(); });
 }
 
@@ -128,7 +118,7 @@ void PeerExchange::reduce_compressed(DeviceSlice& slice) {
     if (method.feeds_back_sums()) run.reducer_state = twin_state_of(piece.part->reducer_state);
     run.workspace = slice.workspace(method.workspace_bytes(piece.count, group_->size()));
     run.decoded = &slice.status();
-    links_->compressed.all_reduce(method, run, job.op, stream_);
+    links_->compressed->all_reduce(method, run, job.op, stream_);
   }
 }
 

@@ -5,8 +5,8 @@
 #include <map>
 #include <memory>
 
-#include "cuda/compressed.hpp"
 #include "src/device/device_slice.hpp"
+#include "src/device/peer_links.hpp"
 #include "src/device/turns.hpp"
 
 namespace tersum::runtime {
@@ -17,8 +17,7 @@ namespace tersum::runtime {
 class PeerExchange {
  public:
   /// Null on all ranks if they do not share a host, or their GPUs cannot map each other's memory.
-  /// Collective over `group`, blocks; for the device that is current now. What peers may still
-  /// write into is kept to the end of the session.
+  /// Collective over `group`, blocks; for the device that is current now.
   static std::unique_ptr<PeerExchange> open(Session& session, const std::shared_ptr<Group>& group);
   ~PeerExchange();
 
@@ -35,10 +34,9 @@ class PeerExchange {
   void renew();
 
  private:
-  struct Links;
-
   PeerExchange(Session& session, std::shared_ptr<Group> group);
 
+  void connect();
   void prepare(DeviceSlice& slice);
   void deliver(DeviceSlice& slice);
   void reduce_dense(DeviceSlice& slice);
@@ -51,7 +49,7 @@ class PeerExchange {
   const int device_;
   gpu::Stream stream_{gpu::StreamPriority::High};
   gpu::Event prepared_, reduced_;
-  std::shared_ptr<Links> links_;
+  std::shared_ptr<PeerLinks> links_;
   std::map<const Compressor*, gpu::CompressedMethod> methods_;
   Turns turns_;
 };

@@ -1,52 +1,31 @@
 #include "src/device/staged_call.hpp"
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <deque>
+#include <numeric>
 #include <utility>
+
+#include "cuda/error.hpp"
+#include "src/device/shape_check.hpp"
 
 namespace tersum::runtime {
 namespace {
 
 constexpr std::size_t kSmallestSlice = 256 * 1024;  // bytes of a run: below, slices cost more
 constexpr std::size_t kSlicesWanted = 8;            // so many let copies and wire overlap
+constexpr std::size_t kUnevenSlice = 512 * 1024;    // bytes of a run, whatever its length is
 constexpr std::size_t kWindow = 3;  // messages of a send or receive under way; fewer than slots
 constexpr std::uint64_t kMatchedHop = 1, kFirstDataHop = 2;  // of sends and receives
 
-}  // namespace
-
-StagedShape::StagedShape(const DeviceCall& call, int rank, int size) {
-  const auto ranks = static_cast<std::size_t>(size);
-  const bool is_root = call.peer == rank;
-  switch (call.kind) {
-    case CallKind::AllReduce:
-      out_runs = in_runs = 1;
-      return;
-    case CallKind::ReduceScatter:
-      out_runs = most_runs = ranks;
-      in_runs = 1;
-      return;
-    case CallKind::AllGather:
-      out_runs = 1;
-      in_runs = most_runs = ranks;
-      return;
-    case CallKind::Broadcast:
-      (is_root ? out_runs : in_runs) = 1;
-      return;
-    case CallKind::Reduce:
-      out_runs = 1;
-      in_runs = is_root ? 1 : 0;
-      return;
-    case CallKind::AllToAll:
-      out_runs = in_runs = most_runs = ranks;
-      return;
-    case CallKind::PointToPoint:
-      (call.sending ? out_runs : in_runs) = 1;
-      return;
-    default:
-      throw Error(Code::Unsupported,
-                  std::string(to_string(call.kind)) + " does not work on device memory yet");
-  }
+std::size_t bytes_of(const std::vector<Run>& runs, std::size_t first) {
+  return std::accumulate(runs.begin(), runs.begin() + static_cast<std::ptrdiff_t>(first),
+                         std::size_t{0},
+                         [](std::size_t bytes, const Run& run) { return bytes + run.bytes; });
 }
+
+}  // namespace
 
 void StagedSlice::Notice::on_reached(const Status& status) noexcept {
   call->owner_.post([this, status] { call->on_notice(*this, status); });
@@ -71,9 +50,17 @@ void StagedCall::cut() {
   if (fits == 0)
     throw Error(Code::Unsupported, std::to_string(group_->size()) +
                                        " ranks are too many for one slot of pinned memory");
-  const std::size_t wanted = std::max(call_.count / kSlicesWanted, kSmallestSlice / element);
+  const std::size_t wanted =
+      call_.kind == CallKind::AllToAllV
+          ? kUnevenSlice / element
+          : std::max(shape_.longest / kSlicesWanted, kSmallestSlice / element);
   const std::size_t most = std::min(fits, wanted);
-  const Partition parts{call_.count, static_cast<int>((call_.count + most - 1) / most)};
+  const std::size_t count = std::max<std::size_t>(1, (shape_.longest + most - 1) / most);
+  if (call_.kind == CallKind::AllToAllV) {  // the two ends of a run know its length, others do not
+    for (std::size_t i = 0; i < count; ++i) add_slice(i * most, most);
+    return;
+  }
+  const Partition parts{shape_.longest, static_cast<int>(count)};
   for (int part = 0; part < parts.parts; ++part) add_slice(parts.offset(part), parts.size(part));
 }
 
@@ -88,8 +75,8 @@ void StagedCall::reserve() {
     slice.has_arrived.call = slice.was_copied.call = this;
     slice.has_arrived.slice = slice.was_copied.slice = &slice;
     slice.was_copied.inward = true;
-    if (shape_.out_runs > 0) slice.out = owner_.out_lane().reserve();
-    if (shape_.in_runs > 0) slice.in = owner_.in_lane().reserve();
+    if (!shape_.out.empty()) slice.out = owner_.out_lane().reserve();
+    if (!shape_.in.empty()) slice.in = owner_.in_lane().reserve();
   }
 }
 
@@ -146,13 +133,26 @@ void StagedCall::expect_notice(const Enqueue& enqueue) {
 }
 
 void StagedCall::copy_out(StagedSlice& slice, const std::byte* input) {
-  const Runs runs{shape_.out_runs, run_bytes(slice), call_.count * element_bytes(call_.dtype)};
+  const auto runs = runs_in(shape_.out, slice, input_element_bytes(call_));
   expect_notice([&] { owner_.out_lane().copy(slice.out, input, runs, slice.has_arrived); });
 }
 
 void StagedCall::copy_in(StagedSlice& slice, std::byte* output) {
-  const Runs runs{shape_.in_runs, run_bytes(slice), call_.count * element_bytes(call_.dtype)};
+  const auto runs = runs_in(shape_.in, slice, element_bytes(call_.dtype));
   expect_notice([&] { owner_.in_lane().copy(slice.in, output, runs, slice.was_copied); });
+}
+
+void StagedCall::copy_own(gpu::StreamView stream) const {
+  if (call_.receive_counts.empty()) return;
+  const auto own = static_cast<std::size_t>(group_->rank());
+  const std::size_t element = element_bytes(call_.dtype);
+  const auto* from = static_cast<const std::byte*>(call_.input);
+  if (call_.kind == CallKind::AllToAllV) from += shape_.out[own].offset * element;
+  auto* const to = static_cast<std::byte*>(call_.output) + shape_.in[own].offset * element;
+  const std::size_t bytes = call_.receive_counts[own] * element;
+  if (bytes == 0 || from == to) return;
+  gpu::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.get()),
+             "cudaMemcpyAsync");
 }
 
 void StagedCall::wait_for(gpu::StreamView stream) {
@@ -169,6 +169,16 @@ void StagedCall::enqueued(const Status& status, std::size_t first) {
     }
     part_ended(status);
   });
+}
+
+/// From where the first run's part of the slice begins.
+std::vector<Run> StagedCall::runs_in(const std::vector<StagedRun>& runs, const StagedSlice& slice,
+                                     std::size_t element) const {
+  std::vector<Run> parts;
+  parts.reserve(runs.size());
+  for (const StagedRun& run : runs)
+    parts.push_back({run.offset * element, run.part(slice.begin, slice.count) * element});
+  return parts;
 }
 
 std::size_t StagedCall::run_bytes(const StagedSlice& slice) const noexcept {
@@ -228,6 +238,8 @@ Task<> StagedCall::confirm(Operation& op) {
 }
 
 Task<> StagedCall::collective(Operation& op, StagedSlice& slice) {
+  if (call_.kind == CallKind::Barrier) return barrier(op);
+  if (!call_.receive_counts.empty()) return trade(op, slice);
   if (SlotExchange* on_device = owner_.slot_exchange()) return on_device->run(op, call_, slice);
   const Reduction reduction{.input = slice.out.slot,
                             .output = slice.in.slot,
@@ -240,7 +252,8 @@ Task<> StagedCall::collective(Operation& op, StagedSlice& slice) {
   const auto ranks = static_cast<std::size_t>(op.size());
   switch (call_.kind) {
     case CallKind::AllReduce:
-      return all_reduce(op, reduction, algorithm_);
+      return call_.contributors > 0 ? all_reduce_partial(op, reduction, call_.contributors)
+                                    : all_reduce(op, reduction, algorithm_);
     case CallKind::ReduceScatter:
       return reduce_scatter(op, reduction);
     case CallKind::AllGather: {
@@ -258,6 +271,35 @@ Task<> StagedCall::collective(Operation& op, StagedSlice& slice) {
       return broadcast(op, data, run_bytes(slice), call_.peer);
     }
   }
+}
+
+/// Runs of lengths of their own. The first slice sees to it that all ranks have come, and agree.
+Task<> StagedCall::trade(Operation& op, StagedSlice& slice) {
+  const int ranks = op.size(), rank = op.rank();
+  const std::size_t element = element_bytes(call_.dtype);
+  const auto out = runs_in(shape_.out, slice, element), in = runs_in(shape_.in, slice, element);
+  std::vector<Transfer> transfers;
+  for (int d = 1; d < ranks; ++d) {
+    const int from = (rank + ranks - d) % ranks;
+    const auto run = static_cast<std::size_t>(from);
+    if (in[run].bytes > 0)
+      transfers.push_back(
+          op.receive(from, 0, owner_.in_lane().part(slice.in, bytes_of(in, run), in[run].bytes)));
+  }
+  for (int d = 1; d < ranks; ++d) {
+    const int to = (rank + d) % ranks;
+    const std::size_t run = out.size() == 1 ? 0 : static_cast<std::size_t>(to);
+    if (out[run].bytes > 0)
+      transfers.push_back(
+          op.send(to, 0, owner_.out_lane().part(slice.out, bytes_of(out, run), out[run].bytes)));
+  }
+  if (&slice == &slices_.front()) {
+    Task<> agreed = call_.kind == CallKind::AllToAllV
+                        ? compare_counts(op, call_.send_counts, call_.receive_counts)
+                        : barrier(op);
+    co_await agreed;
+  }
+  for (auto& transfer : transfers) co_await transfer;
 }
 
 /// As the host's send: done when the receiver has it all and agrees about what it is.

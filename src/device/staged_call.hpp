@@ -12,6 +12,7 @@
 #include "src/collectives/collectives.hpp"
 #include "src/device/device_collectives.hpp"
 #include "src/device/slot_exchange.hpp"
+#include "src/device/staged_shape.hpp"
 #include "src/device/staging_lane.hpp"
 #include "src/engine/engine.hpp"
 
@@ -21,7 +22,7 @@ class StagedCall;
 
 /// A part of a call that goes through one slot of each lane (or of one of them).
 struct StagedSlice {
-  std::size_t begin = 0, count = 0;  ///< elements of each run
+  std::size_t begin = 0, count = 0;  ///< elements of each run, as far as it has them
   Passage out, in;                   ///< slots are null where this rank has none
   ExternalEvent arrived, vacant;     ///< the out slot is full; the in slot is free
 
@@ -33,14 +34,6 @@ struct StagedSlice {
     bool inward = false;
   };
   Notice has_arrived, was_copied;
-};
-
-/// How many runs of `count` elements a call takes out of device memory here, and brings in.
-struct StagedShape {
-  std::size_t out_runs = 0, in_runs = 0;
-  std::size_t most_runs = 1;  ///< of all ranks and both ways: the same everywhere
-
-  StagedShape(const DeviceCall& call, int rank, int size);
 };
 
 /// Whose call it is. Functions are for the engine's thread but for what says otherwise.
@@ -80,7 +73,7 @@ class StagedCall {
   const std::shared_ptr<WorkState>& work() const noexcept { return work_; }
   std::vector<StagedSlice>& slices() noexcept { return slices_; }
 
-  /// Cuts `count` elements into slices that fit, and takes slots for them.
+  /// Cuts the runs into slices that fit, at least one.
   void cut();
   /// One more slice, of elements of which a run begins at `begin`.
   void add_slice(std::size_t begin, std::size_t count);
@@ -94,6 +87,9 @@ class StagedCall {
   void copy_out(StagedSlice& slice, const std::byte* input);
   void copy_in(StagedSlice& slice, std::byte* output);
 
+  /// Puts into `stream` what need not leave the device.
+  void copy_own(gpu::StreamView stream) const;
+
   /// The call is not over before all that is in `stream` now is. Once.
   void wait_for(gpu::StreamView stream);
 
@@ -106,10 +102,13 @@ class StagedCall {
   Task<> exchange(Operation& op, StagedSlice& slice);
   Task<> confirm(Operation& op);
   Task<> collective(Operation& op, StagedSlice& slice);
+  Task<> trade(Operation& op, StagedSlice& slice);
   Task<> send(Operation& op);
   Task<> receive(Operation& op);
   template <class Enqueue>
   void expect_notice(const Enqueue& enqueue);
+  std::vector<Run> runs_in(const std::vector<StagedRun>& runs, const StagedSlice& slice,
+                           std::size_t element) const;
   std::size_t run_bytes(const StagedSlice& slice) const noexcept;
   void release(const StagedSlice& slice) noexcept;
   void on_notice(const StagedSlice::Notice& notice, const Status& status);

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "cuda/error.hpp"
+#include "src/device/device_pools.hpp"
 #include "src/device/hierarchy.hpp"
 #include "src/device/set_up.hpp"
 #include "src/device/staged_call.hpp"
@@ -17,11 +18,18 @@
 namespace tersum::runtime {
 namespace {
 
-constexpr std::size_t kSlotBytes = std::size_t{4} << 20;
-constexpr int kSlots = 8;  // of each lane: enough for what copies, wire and sums have in hand
-
 SlotMemory slot_memory(const Session& session) {
   return session.config().device_staging == "ucx" ? SlotMemory::Device : SlotMemory::Pinned;
+}
+
+/// One that another group has left, or a new one.
+std::unique_ptr<StagingRoom> take_room(const Session& session) {
+  const int device = gpu::current_device();
+  auto rooms = session.device_pools()->rooms.take(1, [&](const StagingRoom& room) {
+    return room.device == device && room.memory == slot_memory(session);
+  });
+  return rooms.empty() ? std::make_unique<StagingRoom>(slot_memory(session))
+                       : std::move(rooms.front());
 }
 
 /// Says over which networks device memory will travel, and in which form.
@@ -52,9 +60,11 @@ class StagedCollectives final : public DeviceCollectives, public StagingOwner {
         timeout_(session.config().timeout),
         algorithm_(parse_algorithm(session.config().algorithm)),
         device_(gpu::current_device()),
-        out_(slot_memory(session), kSlotBytes, kSlots),
-        in_(slot_memory(session), kSlotBytes, kSlots),
-        hierarchy_(Hierarchy::open(session, group_)) {
+        pools_(session.device_pools()),
+        room_(take_room(session)),
+        out_(room_->out),
+        in_(room_->in),
+        hierarchy_(Hierarchy::open(session, group_, *room_)) {
     if (slot_memory(session) == SlotMemory::Device)
       slot_exchange_ = std::make_unique<SlotExchange>(session, group_, *this, device_);
     // Allocating waits for all that runs on a GPU. Where ranks share one, nobody may begin before
@@ -63,9 +73,11 @@ class StagedCollectives final : public DeviceCollectives, public StagingOwner {
     log_routes(session, *group_);
   }
 
+  ~StagedCollectives() override;
+
   Work start(const DeviceCall& call) override;
   void abort() noexcept override;
-  void drain() noexcept override;
+  bool drain() noexcept override;
   void close() noexcept override;
 
  private:
@@ -85,9 +97,11 @@ class StagedCollectives final : public DeviceCollectives, public StagingOwner {
   const std::chrono::milliseconds timeout_;
   const Algorithm algorithm_;
   const int device_;
-  OutLane out_;
-  InLane in_;
-  const std::unique_ptr<Hierarchy> hierarchy_;
+  const std::weak_ptr<DevicePools> pools_;
+  std::unique_ptr<StagingRoom> room_;
+  OutLane& out_;
+  InLane& in_;
+  const std::shared_ptr<Hierarchy> hierarchy_;
   std::unique_ptr<SlotExchange> slot_exchange_;
   gpu::Event ready_, taken_out_, brought_in_;
 
@@ -95,7 +109,13 @@ class StagedCollectives final : public DeviceCollectives, public StagingOwner {
   std::mutex state_;  // of what follows, and of engine_
   std::condition_variable over_;
   std::unordered_map<const StagedCall*, std::unique_ptr<StagedCall>> calls_;
+  bool drained_ = false;
 };
+
+StagedCollectives::~StagedCollectives() {
+  if (!drained_) return;
+  if (const auto pools = pools_.lock()) pools->rooms.put(std::move(room_));
+}
 
 Work StagedCollectives::start(const DeviceCall& call) {
   if (const Status failure = group_->failure(); !failure.is_ok()) throw Error(failure);
@@ -119,7 +139,9 @@ Work StagedCollectives::start(const DeviceCall& call) {
     else
       enqueue(staged, stream);
   } catch (const Error& error) {
-    post([this, status = error.status()] { engine_->fail_group(*group_, status, true); });
+    post([engine = engine_, group = group_, status = error.status()] {
+      engine->fail_group(*group, status, true);
+    });
     throw;
   }
   return Work(work);
@@ -134,6 +156,7 @@ void StagedCollectives::enqueue(StagedCall& call, gpu::StreamView stream) {
     ready_.record(stream);
     if (outward) out_.wait(ready_);
     if (inward) in_.wait(ready_);
+    call.copy_own(stream);
     const std::size_t element = element_bytes(call.call().dtype);
     for (StagedSlice& slice : call.slices()) {
       const std::size_t begin = slice.begin * element;
@@ -159,14 +182,19 @@ void StagedCollectives::enqueue(StagedCall& call, gpu::StreamView stream) {
 void StagedCollectives::abort() noexcept {
   if (!hierarchy_) return;
   hierarchy_->abort();
-  post([this] { hierarchy_->fail(*engine_, group_->failure()); });
+  post([engine = engine_, hierarchy = hierarchy_, status = group_->failure()] {
+    hierarchy->fail(*engine, status);
+  });
 }
 
-void StagedCollectives::drain() noexcept {
+/// What has failed, and memory that the network knows, is not for another group.
+bool StagedCollectives::drain() noexcept {
   std::unique_lock lock(state_);
-  if (engine_ == nullptr || engine_->on_engine_thread()) return;  // it has to end them itself
+  if (engine_ == nullptr || engine_->on_engine_thread()) return false;  // it has to end them itself
   over_.wait(lock, [this] { return calls_.empty(); });
   if (hierarchy_) hierarchy_->close(*engine_);
+  drained_ = group_->failure().is_ok() && !slot_exchange_;
+  return drained_;
 }
 
 void StagedCollectives::close() noexcept {

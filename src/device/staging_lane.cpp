@@ -46,32 +46,49 @@ namespace {
 /// Beyond this stride CUDA has no copy of several runs.
 constexpr std::size_t kLargestStride = (std::size_t{1} << 31) - 1;
 
-void copy_runs(std::byte* to, std::size_t to_stride, const std::byte* from, std::size_t from_stride,
-               const Runs& runs, gpu::StreamView stream) {
-  if (runs.count > 1 && runs.stride <= kLargestStride) {
-    return gpu::check(cudaMemcpy2DAsync(to, to_stride, from, from_stride, runs.bytes, runs.count,
-                                        cudaMemcpyDefault, stream.get()),
+/// The distance from each run to the next if that and their lengths are the same, else 0.
+std::size_t stride_of(std::span<const Run> runs) {
+  if (runs.size() < 2 || runs[1].offset < runs[0].offset + runs[0].bytes) return 0;
+  const std::size_t stride = runs[1].offset - runs[0].offset;
+  for (std::size_t i = 1; i < runs.size(); ++i)
+    if (runs[i].bytes != runs[0].bytes || runs[i].offset != runs[i - 1].offset + stride) return 0;
+  return stride <= kLargestStride ? stride : 0;
+}
+
+/// `tensor` is in device memory, `slot` holds the runs packed.
+void copy_runs(std::byte* slot, std::byte* tensor, std::span<const Run> runs, bool inward,
+               gpu::StreamView stream) {
+  if (const std::size_t stride = stride_of(runs); stride > 0) {
+    const std::size_t bytes = runs[0].bytes;
+    std::byte* const first = tensor + runs[0].offset;
+    return gpu::check(cudaMemcpy2DAsync(inward ? first : slot, inward ? stride : bytes,
+                                        inward ? slot : first, inward ? bytes : stride, bytes,
+                                        runs.size(), cudaMemcpyDefault, stream.get()),
                       "cudaMemcpy2DAsync");
   }
-  for (std::size_t i = 0; i < runs.count; ++i)
-    gpu::check(cudaMemcpyAsync(to + i * to_stride, from + i * from_stride, runs.bytes,
+  for (const Run& run : runs) {
+    if (run.bytes == 0) continue;
+    std::byte* const here = tensor + run.offset;
+    gpu::check(cudaMemcpyAsync(inward ? here : slot, inward ? slot : here, run.bytes,
                                cudaMemcpyDefault, stream.get()),
                "cudaMemcpyAsync");
+    slot += run.bytes;
+  }
 }
 
 }  // namespace
 
-void OutLane::copy(const Passage& passage, const void* from, const Runs& runs,
+void OutLane::copy(const Passage& passage, const void* from, std::span<const Run> runs,
                    StreamListener& arrived) {
   gate_.hold(stream_, passage.ticket - static_cast<StreamGate::Ticket>(slots()));
-  copy_runs(passage.slot, runs.bytes, static_cast<const std::byte*>(from), runs.stride, runs,
-            stream_);
+  copy_runs(passage.slot, static_cast<std::byte*>(const_cast<void*>(from)), runs, false, stream_);
   notify(stream_, arrived);
 }
 
-void InLane::copy(const Passage& passage, void* to, const Runs& runs, StreamListener& copied) {
+void InLane::copy(const Passage& passage, void* to, std::span<const Run> runs,
+                  StreamListener& copied) {
   gate_.hold(stream_, passage.ticket);
-  copy_runs(static_cast<std::byte*>(to), runs.stride, passage.slot, runs.bytes, runs, stream_);
+  copy_runs(passage.slot, static_cast<std::byte*>(to), runs, true, stream_);
   notify(stream_, copied);
 }
 

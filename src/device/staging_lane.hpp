@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <span>
 #include <utility>
 
 #include "cuda/buffer.hpp"
@@ -18,11 +19,9 @@ namespace tersum::runtime {
 /// Where slots are: in pinned host memory, or in the device's own.
 enum class SlotMemory { Pinned, Device };
 
-/// Runs of equal size in device memory, packed in a slot.
-struct Runs {
-  std::size_t count = 0;
-  std::size_t bytes = 0;   ///< of one run
-  std::size_t stride = 0;  ///< from one run to the next in device memory
+/// Bytes in device memory. Several of them lie packed in a slot, in their order.
+struct Run {
+  std::size_t offset = 0, bytes = 0;
 };
 
 /// One use of a slot.
@@ -76,7 +75,8 @@ class OutLane : public StagingLane {
   using StagingLane::StagingLane;
 
   /// Puts the copy into stream(): tensor to slot, as soon as the slot is free.
-  void copy(const Passage& passage, const void* from, const Runs& runs, StreamListener& arrived);
+  void copy(const Passage& passage, const void* from, std::span<const Run> runs,
+            StreamListener& arrived);
 
   /// The engine needs the slot no more. Any thread, any order, also twice; must be called in the
   /// end.
@@ -91,7 +91,7 @@ class InLane : public StagingLane {
 
   /// Puts the copy into stream(): slot to tensor, as soon as the slot is released. When
   /// `copied` is told, it submits on_copied() to the engine.
-  void copy(const Passage& passage, void* to, const Runs& runs, StreamListener& copied);
+  void copy(const Passage& passage, void* to, std::span<const Run> runs, StreamListener& copied);
 
   /// The slot has been written, or never will. As OutLane::release().
   void release(const Passage& passage) noexcept { gate_.open(passage.ticket); }

@@ -101,6 +101,14 @@ class Group {
   /// `key` has failed here or on another rank (operation kWholeGroup: everything has).
   virtual void on_operation_failed(const transport::Key& /*key*/, const Status& /*status*/) {}
 
+  /// Bytes sent here count as those of `whole`, too, of which this is a part. Before the first
+  /// operation.
+  void count_for(std::shared_ptr<Group> whole) { whole_ = std::move(whole); }
+  void count_sent(std::uint64_t bytes) noexcept {
+    sent_bytes.fetch_add(bytes, std::memory_order_relaxed);
+    if (whole_) whole_->count_sent(bytes);
+  }
+
   std::uint64_t next_operation = 0;
   std::unordered_map<int, std::uint64_t> next_send, next_receive;  ///< per member
   std::unordered_map<transport::Key, Status> doomed;  ///< failed elsewhere before they started here
@@ -111,6 +119,7 @@ class Group {
   const int rank_;
   const std::vector<int> members_;
   std::unordered_map<int, int> index_;
+  std::shared_ptr<Group> whole_;
   mutable std::mutex mutex_;
   Status failure_;
   std::function<void()> on_failure_;

@@ -17,8 +17,7 @@ void TransferRequest::on_complete(const Status& outcome, std::size_t moved) {
   complete = true;
   status = outcome;
   bytes = moved;
-  if (!receiving && outcome.is_ok())
-    owner.group_->sent_bytes.fetch_add(moved, std::memory_order_relaxed);
+  if (!receiving && outcome.is_ok()) owner.group_->count_sent(moved);
   if (waiter) owner.engine_.resume_later(std::exchange(waiter, nullptr));
   if (abandoned) owner.release(*this);
 }

@@ -88,4 +88,10 @@ std::uint64_t mix(std::uint64_t seed, std::uint64_t value) noexcept {
   return h ^ (h >> 33);
 }
 
+std::uint64_t digest_of(std::span<const std::size_t> counts) noexcept {
+  std::uint64_t digest = 0;
+  for (const std::size_t count : counts) digest = mix(digest, count);
+  return digest;
+}
+
 }  // namespace tersum::runtime

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "tersum/types.hpp"
@@ -56,5 +58,7 @@ std::string describe_difference(int rank_a, const Signature& a, int rank_b, cons
 
 /// 64-bit mixing of values into `seed`, for Signature::detail.
 std::uint64_t mix(std::uint64_t seed, std::uint64_t value) noexcept;
+/// Of counts of elements by rank, for Signature::detail.
+std::uint64_t digest_of(std::span<const std::size_t> counts) noexcept;
 
 }  // namespace tersum::runtime

@@ -200,6 +200,38 @@ TEST_P(CompressedOfRanks, EachReplayOfAGraphIsTheNextStep) {
   });
 }
 
+TEST_P(CompressedOfRanks, EachReplayOfAGraphDrawsAfreshInEveryForm) {
+  in_ranks(GetParam(), [](CompressedRank& rank) {
+    for (const char* spec :
+         {"randomk:ratio=0.1", "randomk:k=77,scale=unbiased", "qint:bits=8,rounding=stochastic",
+          "qint:bits=4,block=96,rounding=stochastic+ef",
+          "qint:bits=3,block=1024,rounding=stochastic",
+          "qint:bits=2,block=2048,rounding=stochastic+ef",
+          "qint:bits=4,block=64,rounding=stochastic+ef+momentum=0.9",
+          "qint:bits=8,block=256,rounding=stochastic+ef+momentum=0.5"}) {
+      const CompressedCase test{spec, 9'001};
+      HostExchange host(spec, test.count, rank.size());
+      CompressedAllReduce gradient(rank.communicator(), host.compressor(), test.count, 7, 8,
+                                   rank.stream());
+      const auto inputs = make_inputs(test, rank.size(), 0);
+      rank.write(rank.input(), inputs[static_cast<std::size_t>(rank.rank())]);
+      rank.warm_up(gradient.method(), test.count);
+      rank.meet();
+      const Graph graph(rank.stream(), [&] {
+        gradient.all_reduce(rank.input(), rank.output(), ReduceOp::Sum, rank.stream());
+      });
+      rank.meet();
+      for (std::uint64_t step = 0; step < 3; ++step) {
+        graph.launch(rank.stream());
+        expect_same(rank.read(rank.output(), test.count),
+                    host.step(inputs, ReduceOp::Sum, {7, step, 8, 0, 0}),
+                    test.to_string() + " in step " + std::to_string(step));
+      }
+      rank.meet();
+    }
+  });
+}
+
 TEST_P(CompressedOfRanks, GoesOnFromSavedBytes) {
   in_ranks(GetParam(), [](CompressedRank& rank) {
     const CompressedCase test{"qint:bits=2,rounding=stochastic+ef", 5'000};

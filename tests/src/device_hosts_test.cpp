@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/device_checks.hpp"
+#include "src/numbers.hpp"
 
 namespace tersum::test {
 namespace {
@@ -95,6 +96,66 @@ TEST_P(BetweenHosts, AveragesAndScalesAreThoseOfAllRanks) {
   });
 }
 
+/// Whole numbers that 16-bit floats hold; their sums they do not.
+std::vector<int> whole_numbers(DType dtype, int rank, std::size_t count) {
+  const int most = dtype == DType::Float16 ? 2048 : 256;
+  std::vector<int> values(count);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] = static_cast<int>((i * 7919 + static_cast<std::size_t>(rank) * 104'729) %
+                                 static_cast<std::size_t>(2 * most + 1)) -
+                most;
+  return values;
+}
+
+std::vector<std::byte> bytes_of(const std::vector<float>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
+}
+
+/// [count] elements of 16 bits, two in each float of a tensor.
+template <class Value>
+std::vector<float> encoded(DType dtype, const std::vector<Value>& values) {
+  const SmallFloat& format = dtype == DType::Float16 ? kHalf : kBrain;
+  std::vector<std::uint16_t> elements((values.size() + 1) / 2 * 2);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    elements[i] = format.encode(static_cast<double>(values[i]));
+  std::vector<float> pairs(elements.size() / 2);
+  std::memcpy(pairs.data(), elements.data(), elements.size() * sizeof(std::uint16_t));
+  return pairs;
+}
+
+TEST_P(BetweenHosts, SumsOfSixteenBitFloatsAreRoundedOnce) {
+  on_each_gpu(world_, [&](int rank, Communicator& communicator, gpu::StreamView stream) {
+    for (const DType dtype : {DType::Float16, DType::BFloat16}) {
+      for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{6'000'003}}) {
+        std::vector<float> sums(count);
+        for (int r = 0; r < ranks_; ++r) {
+          const auto values = whole_numbers(dtype, r, count);
+          for (std::size_t i = 0; i < count; ++i) sums[i] += static_cast<float>(values[i]);
+        }
+        const auto values = encoded(dtype, whole_numbers(dtype, rank, count));
+        Tensor input(values, stream), output(std::vector<float>(values.size()), stream);
+        const std::uint64_t before = communicator.sent_bytes();
+        EXPECT_TRUE(succeeds(communicator.all_reduce(input.data(), output.data(), count, dtype,
+                                                     ReduceOp::Sum, {.stream = stream})));
+        const std::uint64_t sent = communicator.sent_bytes() - before;
+        EXPECT_EQ(bytes_of(output.read(stream)), bytes_of(encoded(dtype, sums))) << count;
+        if (std::string(GetParam()) == "aabb" && count > 1000) {
+          EXPECT_LT(sent, count * 16 / 10);  // 1.5 bytes an element; 3 without the hosts' sums
+        }
+
+        for (float& sum : sums) sum = sum / static_cast<float>(ranks_) * 4.0f;
+        CallOptions options{.stream = stream};
+        options.pre_scale = 2;
+        options.post_scale = 2;
+        communicator.all_reduce(input.data(), input.data(), count, dtype, ReduceOp::Average,
+                                options);
+        EXPECT_EQ(bytes_of(input.read(stream)), bytes_of(encoded(dtype, sums))) << count;
+      }
+    }
+  });
+}
+
 TEST_P(BetweenHosts, AllRanksGetTheSameBits) {
   constexpr std::size_t kCount = 2'000'003;
   std::vector<std::vector<float>> results(static_cast<std::size_t>(ranks_));
@@ -119,6 +180,26 @@ TEST_P(BetweenHosts, OtherReductionsWork) {
 TEST_P(BetweenHosts, DataMovesAsInHostMemory) {
   on_each_gpu(world_, [&](int, Communicator& communicator, gpu::StreamView stream) {
     check_moves(communicator, stream);
+  });
+}
+
+TEST_P(BetweenHosts, RanksHaveCountsOfTheirOwn) {
+  on_each_gpu(world_, [&](int, Communicator& communicator, gpu::StreamView stream) {
+    check_uneven_gather(communicator, stream);
+    check_uneven_exchange(communicator, stream);
+    check_idle_exchange(communicator, stream);
+  });
+}
+
+TEST_P(BetweenHosts, ABarrierHoldsAllStreamsUntilTheLastHasCome) {
+  on_each_gpu(world_, [&](int rank, Communicator&, gpu::StreamView stream) {
+    check_barrier(world_, rank, stream);
+  });
+}
+
+TEST_P(BetweenHosts, GroupsThatComeAndGoLeaveNoMemoryTaken) {
+  on_each_gpu(world_, [&](int, Communicator& communicator, gpu::StreamView stream) {
+    check_that_groups_leave_nothing(communicator, stream, false);
   });
 }
 
@@ -159,6 +240,17 @@ TEST_F(HostPair, RanksThatDisagreeGetMismatchAndGoOn) {
     Tensor again(values_of(rank, 1000), stream);
     communicator.all_reduce(again.data(), again.data(), 1000, DType::Float32, ReduceOp::Sum,
                             options);
+    EXPECT_EQ(again.read(stream), sum_of(2, 1000));
+  });
+}
+
+TEST_F(HostPair, RanksThatDisagreeAboutCountsGetMismatchAndGoOn) {
+  World world = make_hosts("ab");
+  on_each_gpu(world, [&](int rank, Communicator& communicator, gpu::StreamView stream) {
+    check_exchange_of_other_counts(communicator, stream);
+    Tensor again(values_of(rank, 1000), stream);
+    communicator.all_reduce(again.data(), again.data(), 1000, DType::Float32, ReduceOp::Sum,
+                            {.stream = stream});
     EXPECT_EQ(again.read(stream), sum_of(2, 1000));
   });
 }

@@ -1,10 +1,13 @@
-// Where streams and the host meet: gates, notices, pinned memory on loan.
+// Where streams and the host meet: gates, notices, pinned memory on loan; what calls take where.
 #include <gtest/gtest.h>
 
 #include <condition_variable>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "src/device/pinned_pool.hpp"
+#include "src/device/staged_shape.hpp"
 #include "src/device/stream_gate.hpp"
 #include "src/device/stream_notice.hpp"
 #include "src/device_support.hpp"
@@ -105,6 +108,30 @@ TEST_F(DevicePieces, PinnedMemoryIsLentAgain) {
   for (int i = 0; i < 10; ++i)
     EXPECT_NE(pool.acquire(99'000 + static_cast<std::size_t>(i)).data(), nullptr);
   EXPECT_EQ(pool.allocations(), 2u);
+}
+
+TEST(StagedShape, LeavesOutWhatStaysOnTheRank) {
+  runtime::DeviceCall call{.kind = runtime::CallKind::AllToAllV};
+  call.send_counts = {3, 50, 0};
+  call.receive_counts = {7, 50, 90};
+  const runtime::StagedShape shape(call, 1, 3);
+  const auto offsets_and_counts = [](const std::vector<runtime::StagedRun>& runs) {
+    std::vector<std::pair<std::size_t, std::size_t>> pairs;
+    for (const runtime::StagedRun& run : runs) pairs.emplace_back(run.offset, run.count);
+    return pairs;
+  };
+  using Pairs = std::vector<std::pair<std::size_t, std::size_t>>;
+  EXPECT_EQ(offsets_and_counts(shape.out), (Pairs{{0, 3}, {3, 0}, {53, 0}}));
+  EXPECT_EQ(offsets_and_counts(shape.in), (Pairs{{0, 7}, {7, 0}, {57, 90}}));
+  EXPECT_EQ(shape.longest, 90u);
+  EXPECT_EQ(shape.most_runs, 3u);
+}
+
+TEST(StagedShape, SlicesAreShorterWhereARunEnds) {
+  const runtime::StagedRun run{1000, 25};
+  EXPECT_EQ(run.part(0, 10), 10u);
+  EXPECT_EQ(run.part(20, 10), 5u);
+  EXPECT_EQ(run.part(30, 10), 0u);
 }
 
 }  // namespace

@@ -66,6 +66,10 @@ TEST(DeviceRank, Runs) {
     check_reductions(communicator, stream);
     check_moves(communicator, stream);
     check_ring(communicator, stream);
+    check_uneven_gather(communicator, stream);
+    check_uneven_exchange(communicator, stream);
+    check_idle_exchange(communicator, stream);
+    EXPECT_TRUE(succeeds(communicator.barrier({.stream = stream.view()})));
   }
   if (what == "killed") survive(communicator, stream, SIGKILL);
   if (what == "stopped") survive(communicator, stream, SIGSTOP);

@@ -34,7 +34,8 @@ class Tensor {
   Tensor(const std::vector<float>& values, gpu::StreamView stream)
       : stream_(stream), count_(values.size()) {
     void* memory = nullptr;
-    gpu::check(cudaMallocAsync(&memory, bytes(), stream.get()), "cudaMallocAsync");
+    gpu::check(cudaMallocAsync(&memory, std::max<std::size_t>(1, bytes()), stream.get()),
+               "cudaMallocAsync");
     memory_ = static_cast<float*>(memory);
     std::memcpy(pinned(), values.data(), bytes());
     copy(memory_, pinned());

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include "src/device_support.hpp"
+#include "src/device_checks.hpp"
 
 namespace tersum::test {
 namespace {
@@ -40,6 +40,25 @@ TEST_F(Device, AllReduceGoesIntoTheCallersStream) {
       EXPECT_TRUE(succeeds(work));
       EXPECT_EQ(work.stage(), Stage::Done);
     }
+  });
+}
+
+TEST_F(Device, WhatGoesToOtherRanksIsCounted) {
+  on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
+    const auto n = static_cast<std::size_t>(ranks_);
+    Tensor tensor(values_of(rank, 1000 * n), stream), parts(values_of(rank, 1000 * n), stream);
+    const CallOptions options{.stream = stream};
+    communicator.all_reduce(tensor.data(), tensor.data(), 1000 * n, DType::Float32, ReduceOp::Sum,
+                            options);
+    EXPECT_EQ(communicator.sent_bytes(), 8000 * (n - 1));
+    communicator.broadcast(tensor.data(), 500, DType::Float32, 0, options);
+    EXPECT_EQ(communicator.sent_bytes(), (rank == 0 ? 10'000 : 8000) * (n - 1));
+    const std::uint64_t before = communicator.sent_bytes();
+    std::vector<std::size_t> counts(n, 100);
+    counts[static_cast<std::size_t>(rank)] = 7;  // stays here
+    communicator.all_to_all_v(tensor.data(), counts, parts.data(), counts, DType::Float32, options);
+    EXPECT_EQ(communicator.sent_bytes() - before, 400 * (n - 1));
+    EXPECT_TRUE(succeeds(communicator.barrier(options)));
   });
 }
 
@@ -120,6 +139,36 @@ TEST_F(Device, OtherCollectivesWorkTheSameWay) {
   });
 }
 
+TEST_F(Device, RanksHaveCountsOfTheirOwn) {
+  on_each_gpu([&](int, Communicator& communicator, gpu::StreamView stream) {
+    check_uneven_gather(communicator, stream);
+    check_uneven_exchange(communicator, stream);
+    check_idle_exchange(communicator, stream);
+  });
+}
+
+TEST_F(Device, ABarrierHoldsAllStreamsUntilTheLastHasCome) {
+  on_each_gpu([&](int rank, Communicator&, gpu::StreamView stream) {
+    check_barrier(world_, rank, stream);
+  });
+}
+
+TEST_F(Device, RanksThatDisagreeAboutCountsGetMismatch) {
+  if (ranks_ < 2) GTEST_SKIP() << "one GPU only";
+  on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
+    check_exchange_of_other_counts(communicator, stream);
+    EXPECT_EQ(communicator.status().code(), Code::Mismatch);
+    Tensor other(values_of(rank, 10), stream);  // the GPU goes on working
+    EXPECT_EQ(other.read(stream), values_of(rank, 10));
+  });
+}
+
+TEST_F(Device, GroupsThatComeAndGoLeaveNoMemoryTaken) {
+  on_each_gpu([&](int, Communicator& communicator, gpu::StreamView stream) {
+    check_that_groups_leave_nothing(communicator, stream, true);
+  });
+}
+
 TEST_F(Device, AbortEndsWhatWaitsForAPeer) {
   if (ranks_ < 2) GTEST_SKIP() << "one GPU only";
   on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
@@ -170,6 +219,9 @@ TEST_F(Device, TensorsInDifferentMemoriesAreRefused) {
     Tensor tensor(values_of(rank, 10), stream);
     std::array<float, 10> host{};
     EXPECT_THROW(communicator.all_reduce(host.data(), tensor.data(), 10, DType::Float32), Error);
+    EXPECT_THROW(communicator.all_reduce(tensor.data(), tensor.data(), 10, DType::Float32,
+                                         ReduceOp::Sum, {.timeout = std::chrono::milliseconds(-1)}),
+                 Error);
     EXPECT_THROW(communicator.all_reduce(host.data(), host.data(), 10, DType::Float32,
                                          ReduceOp::Sum, {.stream = stream}),
                  Error);
