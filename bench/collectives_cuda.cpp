@@ -137,12 +137,8 @@ class Bench {
   }
 
   void add_nccl() {
-    NcclId id{};
-    if (role_.rank == 0) id = NcclCommunicator::new_id(options_.nccl_library);
-    const auto ids = role_.all_gather(std::as_bytes(std::span(&id, 1)));
-    std::memcpy(&id, ids[0].data(), sizeof(id));
-    nccl_ = std::make_unique<NcclCommunicator>(options_.nccl_library, role_.rank, role_.size, id);
-    contenders_.push_back({"nccl-" + nccl_->version(),
+    nccl_ = join_nccl(role_, options_.nccl_library);
+    contenders_.push_back({"nccl-" + nccl_->library().version(),
                            [this](const std::string& collective, std::size_t bytes) {
                              submit(*nccl_, collective, bytes);
                            },

@@ -2,7 +2,7 @@
 // per GPU, the same buffers and streams, timed in turn in one run, results checked.
 //
 //   compressed_cuda --ranks 2 --min 256K --max 1G --specs "fp16;qint:bits=4+ef" --blocks 264,396
-//       --nccl-library libnccl.so.2 --json out.json
+//       --compare nccl --nccl-library libnccl.so.2 --json out.json
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -38,7 +38,8 @@ struct Options {
       "fp16",           "bf16",        "qint:bits=8", "qint:bits=4",
       "qint:bits=4+ef", "qint:bits=2", "sign+ef",     "topk:ratio=0.01+ef"};
   std::vector<int> blocks{0};
-  std::string nccl_library;
+  bool nccl = false;
+  std::string nccl_library;  // empty: searched for
   std::string json;
 };
 
@@ -63,6 +64,8 @@ Options parse(int argc, char** argv) {
       for (const auto& part : split(value, ',')) {
         options.blocks.push_back(static_cast<int>(parse_bytes(part)));
       }
+    } else if (name == "--compare") {
+      options.nccl = value == "nccl";
     } else if (name == "--nccl-library") {
       options.nccl_library = value;
     } else if (name == "--json") {
@@ -107,7 +110,7 @@ class Bench {
                                                                  CompressedSettings{blocks}));
       for (const std::string& spec : options.specs) add(*groups_.back(), spec, blocks);
     }
-    if (!options.nccl_library.empty()) add_nccl();
+    if (options.nccl) add_nccl();
     fill();
   }
 
@@ -170,12 +173,8 @@ class Bench {
   }
 
   void add_nccl() {
-    NcclId id{};
-    if (role_.rank == 0) id = NcclCommunicator::new_id(options_.nccl_library);
-    const auto ids = role_.all_gather(std::as_bytes(std::span(&id, 1)));
-    std::memcpy(&id, ids[0].data(), sizeof(id));
-    nccl_ = std::make_unique<NcclCommunicator>(options_.nccl_library, role_.rank, role_.size, id);
-    contenders_.push_back({"nccl-" + nccl_->version(), 1e-5, [](std::size_t) {},
+    nccl_ = join_nccl(role_, options_.nccl_library);
+    contenders_.push_back({"nccl-" + nccl_->library().version(), 1e-5, [](std::size_t) {},
                            [this](std::size_t count) {
                              nccl_->all_reduce(input_.data(), output_.data(), count, DType::Float32,
                                                ReduceOp::Sum, stream_);
