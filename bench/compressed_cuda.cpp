@@ -24,6 +24,7 @@
 #include "cuda/error.hpp"
 #include "cuda/event.hpp"
 #include "cuda/nccl_loader.hpp"
+#include "json_file.hpp"
 #include "ranks_cuda.hpp"
 
 namespace tersum::gpu {
@@ -120,7 +121,7 @@ class Bench {
          bytes *= options_.factor) {
       measure(bytes);
     }
-    if (role_.rank == 0 && !options_.json.empty()) write_json();
+    if (role_.rank == 0 && !options_.json.empty()) write_results();
     stream_.synchronize();
     for (auto& group : groups_) group->close();
     peers_.close();
@@ -296,24 +297,20 @@ class Bench {
       std::printf("%11zu %-36s %10.2f %8.2f %10.1f %10.2e %s\n", bytes, contenders_[i].name.c_str(),
                   us, reference / us, static_cast<double>(bytes) / us * 1e-3, errors[i],
                   right ? "" : "WRONG");
-      std::ostringstream line;
-      line << "{\"bytes\":" << bytes << ",\"name\":\"" << contenders_[i].name << "\",\"us\":" << us
-           << ",\"ratio\":" << reference / us << ",\"error\":" << errors[i]
-           << ",\"right\":" << (right ? "true" : "false") << "}";
-      lines_.push_back(line.str());
+      rows_.push_back({{"bytes", bytes},
+                       {"name", contenders_[i].name},
+                       {"us", us},
+                       {"ratio", reference / us},
+                       {"error", errors[i]},
+                       {"right", right}});
     }
     std::fflush(stdout);
   }
 
-  void write_json() const {
-    std::FILE* file = std::fopen(options_.json.c_str(), "w");
-    if (file == nullptr) refuse("cannot write " + options_.json);
-    std::fprintf(file, "{\"card\":\"%s\",\"ranks\":%d,\"rows\":[\n", card_.c_str(), role_.size);
-    for (std::size_t i = 0; i < lines_.size(); ++i) {
-      std::fprintf(file, "%s%s\n", lines_[i].c_str(), i + 1 < lines_.size() ? "," : "");
-    }
-    std::fprintf(file, "]}\n");
-    std::fclose(file);
+  void write_results() const {
+    write_json(
+        options_.json,
+        {{"tool", "compressed_cuda"}, {"card", card_}, {"ranks", role_.size}, {"rows", rows_}});
   }
 
   const Options& options_;
@@ -328,7 +325,7 @@ class Bench {
   std::unique_ptr<NcclCommunicator> nccl_;
   std::vector<Contender> contenders_;
   std::vector<float> exact_;
-  std::vector<std::string> lines_;
+  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
   std::string card_;
 };
 

@@ -98,8 +98,9 @@ __global__ __launch_bounds__(kPartThreads) void rank_parts(SelectMemory memory, 
   scan_array(memory.part_above, parts);
   scan_array(memory.part_equal, parts);
   if (threadIdx.x == 0 && hint != nullptr) {
-    hint[0] = next_floor(*control, kept, hint[1]);
-    hint[1] = control->prefix;
+    hint[kFloorHint] = next_floor(*control, kept, hint[kThresholdHint]);
+    hint[kThresholdHint] = control->prefix;
+    if (control->knowledge != Knowledge::Guessed) ++hint[kTopKMissesHint];
   }
 }
 

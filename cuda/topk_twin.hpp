@@ -24,6 +24,11 @@ inline constexpr int kMarkTicket = 2;
 inline constexpr int kNarrowTickets = 5;  // and the one behind it
 inline constexpr int kPartTicket = 7;
 
+/// Words of TwinState::hint().
+inline constexpr int kFloorHint = 0;       ///< guessed for the next step; 0: no guess
+inline constexpr int kThresholdHint = 1;   ///< of the last step
+inline constexpr int kTopKMissesHint = 2;  ///< steps, so far, that had no use of a guess
+
 /// What is known about the cut so far. The order is that of the steps.
 enum class Knowledge : std::uint32_t {
   Guessed = 0,   ///< the guess from the last step held: bitmap of candidates ready

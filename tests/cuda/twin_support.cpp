@@ -45,7 +45,10 @@ Bytes Bench::compress(std::span<const float> input, const SliceContext& context)
   float* device = floats_.as<float>() + misalign_;
   const std::size_t bytes = twin_->payload_bytes(input.size());
   EXPECT_EQ(bytes, cpu_->max_payload_bytes(input.size()));
-  check(cudaMemset(payload_.data(), static_cast<int>(kGuardByte), payload_.bytes()), "cudaMemset");
+  // In the stream: the device would do a plain cudaMemset() at a time of its own.
+  check(cudaMemsetAsync(payload_.data(), static_cast<int>(kGuardByte), payload_.bytes(),
+                        stream_.get()),
+        "cudaMemsetAsync");
   copy(device, input.data(), input.size_bytes(), stream_);
   twin_->compress(stream_, device, input.size(), context, state_.get(), payload_.data(),
                   {workspace_.data(), workspace_.bytes()});
