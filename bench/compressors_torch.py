@@ -175,7 +175,7 @@ def main():
               f"{row['decode_add_us'] / row['decode_add_floor_us']:>7.2f} {row['torch_decode_add_us']:>10.1f} "
               f"{row['decode_add_ratio']:>7.2f}", flush=True)
     if options.json:
-        document = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
+        document = {"tool": "compressors_torch", "device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
         Path(options.json).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
 

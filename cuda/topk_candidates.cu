@@ -1,8 +1,9 @@
 // The first half of topk's twin: the list of candidates (topk_twin.cu says how it works).
 #include "cuda/block_scan.cuh"
 #include "cuda/codec.cuh"
-#include "cuda/topk_twin.hpp"
 #include "cuda/kernels.hpp"
+#include "cuda/topk_tiles.cuh"
+#include "cuda/topk_twin.hpp"
 
 namespace tersum::gpu {
 namespace {
@@ -10,9 +11,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarpWords = 16;                           // bitmap words that a warp fills
 constexpr std::uint32_t kStrip = kThreads * kWarpWords;  // elements of a block that fills them
-constexpr int kGatherThreads = kSelectTile / 32;         // a bitmap word each
-static_assert(kSelectTile % kStrip == 0 && kSelectTile <= 65536);
-static_assert(TwinState::mask_words_for(1) == kGatherThreads);
+constexpr unsigned kGatherBlocks = 132 * 16;
+static_assert(kSelectTile % kStrip == 0 && kSlotElements == kWarpWords * 32);
+static_assert(TwinState::mask_words_for(1) == kSelectTile / 32);
 
 /// The first element of a warp's part of a strip.
 __device__ std::uint32_t warp_part(std::uint32_t strip) {
@@ -84,14 +85,20 @@ __global__ __launch_bounds__(kThreads) void absorb(Feed feed, SelectMemory memor
     }
   }
   if (floor == 0) return;
+  std::uint32_t* const slot = memory.slots + start / kSlotElements * kSlotValues;
+  const std::uint32_t lower = (1u << lane) - 1;
   std::uint32_t word = 0;
+  std::uint32_t marked = 0;
 #pragma unroll
   for (int j = 0; j < kWarpWords; ++j) {
-    const std::uint32_t marks = __ballot_sync(kAllLanes, magnitude_of(x[j]) >= floor);
+    const bool mine = magnitude_of(x[j]) >= floor;
+    const std::uint32_t marks = __ballot_sync(kAllLanes, mine);
     if (lane == j) word = marks;
+    const std::uint32_t place = marked + __popc(marks & lower);
+    if (mine && place < kSlotValues) slot[place] = bits_of(x[j]);
+    marked += __popc(marks);
   }
   if (lane < kWarpWords) memory.above[start / 32 + lane] = word;
-  const std::uint32_t marked = __reduce_add_sync(kAllLanes, __popc(word));
   if (lane == 0 && marked != 0) atomicAdd(memory.guessed + start / kSelectTile, marked);
 }
 
@@ -188,56 +195,54 @@ __device__ std::uint32_t lowest_bits(std::uint32_t word, std::uint32_t keep) {
   return result;
 }
 
-/// The candidates among the 32 elements of word `w`, and where those of the tile go in the list.
-__device__ std::uint32_t candidates_of(const SelectMemory& memory, std::uint32_t tile,
-                                       std::uint32_t w, std::uint32_t& position) {
-  const SelectControl* control = memory.control;
-  if (control->knowledge == Knowledge::Guessed) {
-    position = memory.guessed[tile];
-    return memory.above[w];
-  }
-  position = memory.tile_above[tile];
-  const std::uint32_t word = memory.above[w];
-  if (control->knowledge != Knowledge::Exact) return word;
-  const std::uint32_t ties = control->left;
-  const std::uint32_t equal = memory.equal[w];
-  const std::uint32_t ones = __popc(equal);
-  const std::uint32_t first = memory.tile_equal[tile];
+/// The candidates among a thread's elements of a tile.
+__device__ TileWords candidates_of(const SelectMemory& memory, std::uint32_t tile) {
+  TileWords words = load_tile(memory.above, tile);
+  if (memory.control->knowledge != Knowledge::Exact) return words;
+  const std::uint32_t ties = memory.control->left;
+  const TileWords equal = load_tile(memory.equal, tile);
   std::uint32_t total = 0;
-  const std::uint32_t before = first + block_scan(ones, total) - ones;
-  position += min(first, ties);
-  return word | lowest_bits(equal, before < ties ? min(ties - before, ones) : 0);
+  std::uint32_t before = memory.tile_equal[tile] + block_scan(equal.ones(), total) - equal.ones();
+#pragma unroll
+  for (int part = 0; part < 4; ++part) {
+    const std::uint32_t ones = __popc(equal.word[part]);
+    words.word[part] |= lowest_bits(equal.word[part], before < ties ? min(ties - before, ones) : 0);
+    before += ones;
+  }
+  return words;
 }
 
-/// Candidates in the order of their indices, and the histogram of their top bits.
-__global__ __launch_bounds__(kGatherThreads) void gather_candidates(const float* x,
-                                                                    SelectMemory memory,
-                                                                    std::uint32_t kept) {
+/// Lists the candidates' values in the order of their indices, and makes the histogram of their top
+/// bits. Where the guess held and a slot has them all, they come from there.
+__global__ __launch_bounds__(kTileThreads) void gather_candidates(const float* x,
+                                                                  SelectMemory memory,
+                                                                  std::uint32_t kept) {
+  constexpr int kSlotThreads = kSlotElements / 128;
   __shared__ std::uint32_t histogram[kTopBins];
-  __shared__ std::uint16_t places[kSelectTile];  // of candidates inside the tile
   SelectControl* control = memory.control;
+  const bool guessed = control->knowledge == Knowledge::Guessed;
   clear_histogram(histogram, kTopBins);
   for (std::uint32_t tile = blockIdx.x; tile < memory.tiles; tile += gridDim.x) {
-    std::uint32_t position = 0;
-    const std::uint32_t w = tile * kGatherThreads + threadIdx.x;
-    std::uint32_t word = candidates_of(memory, tile, w, position);
-    if (control->knowledge == Knowledge::Exact) memory.above[w] = word;  // becomes the mask
-    const std::uint32_t ones = __popc(word);
+    const TileWords words = candidates_of(memory, tile);
+    if (control->knowledge == Knowledge::Exact) store_tile(memory.above, tile, words);
+    const std::uint32_t ones = words.ones();
     std::uint32_t total = 0;
-    std::uint32_t p = block_scan(ones, total) - ones;
-    for (; word != 0; word &= word - 1) {
-      places[p++] = static_cast<std::uint16_t>(threadIdx.x * 32 + __ffs(word) - 1);
-    }
-    __syncthreads();
-#pragma unroll 4
-    for (std::uint32_t c = threadIdx.x; c < total; c += kGatherThreads) {
-      const std::uint32_t index = tile * kSelectTile + places[c];
-      const std::uint32_t value = bits_of(x[index]);
-      memory.index[position + c] = index;
-      memory.value[position + c] = value;
-      atomicAdd(histogram + ((value & kMagnitudeMask) >> 20), 1u);
-    }
-    __syncthreads();
+    const std::uint32_t first = block_scan(ones, total) - ones;
+    const int leader = threadIdx.x % 32 / kSlotThreads * kSlotThreads;
+    const std::uint32_t slot_first = __shfl_sync(kAllLanes, first, leader);
+    const std::uint32_t slot_end = __shfl_sync(kAllLanes, first + ones, leader + kSlotThreads - 1);
+    const bool from_slot = guessed && slot_end - slot_first <= kSlotValues;
+    const std::uint32_t* slot = memory.slots +
+                                static_cast<std::size_t>(tile * (kSelectTile / kSlotElements) +
+                                                         threadIdx.x / kSlotThreads) *
+                                    kSlotValues +
+                                (first - slot_first);
+    std::uint32_t* value = memory.value + list_position(memory, tile) + first;
+    words.for_each([&](std::uint32_t place, std::uint32_t, std::uint32_t) {
+      const std::uint32_t bits = from_slot ? *slot++ : bits_of(x[tile * kSelectTile + place]);
+      *value++ = bits;
+      atomicAdd(histogram + ((bits & kMagnitudeMask) >> 20), 1u);
+    });
   }
   flush_histogram(histogram, kTopBins, control->candidate);
   if (!is_last_block(control->tickets + kCandidateTicket, gridDim.x)) return;
@@ -259,7 +264,8 @@ SelectMemory cut_select_memory(std::byte* workspace, std::size_t count, std::siz
   };
   memory.tiles = blocks_for(count, kSelectTile);
   memory.capacity = static_cast<std::uint32_t>(std::min(count, 6 * kept + 4096));
-  memory.parts = blocks_for(memory.capacity, kCandidateTile);
+  memory.group_tiles = blocks_for(memory.tiles, kMostGroups);
+  memory.groups = blocks_for(memory.tiles, memory.group_tiles);
   memory.control = reinterpret_cast<SelectControl*>(take(sizeof(SelectControl) / 4));
   memory.guessed = take(memory.tiles);
   memory.tile_above = take(memory.tiles);
@@ -267,10 +273,11 @@ SelectMemory cut_select_memory(std::byte* workspace, std::size_t count, std::siz
   memory.cleared_bytes = used;
   memory.above = take(static_cast<std::size_t>(memory.tiles) * (kSelectTile / 32));
   memory.equal = take(static_cast<std::size_t>(memory.tiles) * (kSelectTile / 32));
-  memory.index = take(memory.capacity);
+  memory.slots =
+      take(static_cast<std::size_t>(memory.tiles) * (kSelectTile / kSlotElements) * kSlotValues);
   memory.value = take(memory.capacity);
-  memory.part_above = take(memory.parts);
-  memory.part_equal = take(memory.parts);
+  memory.group_above = take(memory.groups);
+  memory.group_equal = take(memory.groups);
   memory.chosen = take(kept);
   memory.bytes = used;
   return memory;
@@ -291,8 +298,8 @@ void launch_find_candidates(StreamView stream, const Feed& feed, const SelectMem
   refine<Knowledge::TopBits><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
   refine<Knowledge::HighBits><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
   mark<<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
-  gather_candidates<<<std::min(memory.tiles, kPassBlocks / 2), kGatherThreads, 0, s>>>(x, memory,
-                                                                                       packed.kept);
+  gather_candidates<<<std::min(memory.tiles, kGatherBlocks), kTileThreads, 0, s>>>(x, memory,
+                                                                                   packed.kept);
   check_launch("topk candidates");
 }
 
