@@ -12,6 +12,7 @@ namespace tersum::gpu {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kWarpRows = 4;
 constexpr std::uint32_t kReadTile = kThreads;  // words of the high part
 
 __device__ std::byte* low_part(std::byte* payload, const TopKPayload& layout) {
@@ -40,11 +41,30 @@ __device__ void store_low_bits(const TopKPayload& layout, std::size_t first, std
   if (lane < bits) store_word(low, first / 32 * layout.low_bits + lane, layout.low_bytes, word);
 }
 
-__device__ std::size_t high_position(const TopKPayload& layout, const std::uint32_t* chosen,
+/// The bit that index `j` sets in the high part.
+__device__ std::size_t high_position(const TopKPayload& layout, std::uint32_t index,
                                      std::size_t j) {
-  return static_cast<std::size_t>(chosen[j] >> layout.low_bits) + j;
+  return static_cast<std::size_t>(index >> layout.low_bits) + j;
 }
 
+/// Writes the byte of the high part that index `j` has a bit in, if it is the first one there;
+/// other bytes are zero already. `before` is the index before it.
+__device__ void store_high_bits(const TopKPayload& layout, const std::uint32_t* chosen,
+                                std::size_t j, std::uint32_t index, std::uint32_t before,
+                                std::byte* high) {
+  std::size_t position = high_position(layout, index, j);
+  const std::size_t byte = position / 8;
+  if (j > 0 && high_position(layout, before, j - 1) / 8 == byte) return;
+  unsigned bits = 1u << position % 8;
+  while (++j < layout.kept) {
+    position = high_position(layout, chosen[j], j);
+    if (position / 8 != byte) break;
+    bits |= 1u << position % 8;
+  }
+  high[byte] = static_cast<std::byte>(bits);
+}
+
+/// A warp takes 32 * kWarpRows indices, whose loads are all on their way before the first is used.
 __global__ __launch_bounds__(kThreads) void pack_indices(TopKPayload layout,
                                                          const std::uint32_t* chosen,
                                                          const SelectControl* control,
@@ -52,20 +72,22 @@ __global__ __launch_bounds__(kThreads) void pack_indices(TopKPayload layout,
   const std::size_t t = blockIdx.x * static_cast<std::size_t>(kThreads) + threadIdx.x;
   if (t == 0) write_header(payload, layout.header);
   std::byte* low = low_part(payload, layout);
-  if (layout.low_bits > 0) {
-    store_low_bits(layout, t / 32 * 32, t < layout.kept ? chosen[t] : 0, low);
+  const std::size_t first = t / 32 * (32 * kWarpRows);
+  const std::size_t lane = t % 32;
+  std::uint32_t index[kWarpRows];
+  std::uint32_t before[kWarpRows];
+#pragma unroll
+  for (int row = 0; row < kWarpRows; ++row) {
+    const std::size_t j = first + row * 32 + lane;
+    index[row] = j < layout.kept ? chosen[j] : 0;
+    before[row] = j > 0 && j < layout.kept ? chosen[j - 1] : 0;
   }
-  // The first of the indices whose bits share a byte writes it; other bytes are zero already.
-  if (t < layout.kept) {
-    const std::size_t byte = high_position(layout, chosen, t) / 8;
-    if (t == 0 || high_position(layout, chosen, t - 1) / 8 != byte) {
-      unsigned bits = 0;
-      for (std::size_t j = t; j < layout.kept; ++j) {
-        const std::size_t position = high_position(layout, chosen, j);
-        if (position / 8 != byte) break;
-        bits |= 1u << position % 8;
-      }
-      low[layout.low_bytes + byte] = static_cast<std::byte>(bits);
+#pragma unroll
+  for (int row = 0; row < kWarpRows; ++row) {
+    const std::size_t j = first + row * 32 + lane;
+    if (layout.low_bits > 0) store_low_bits(layout, first + row * 32, index[row], low);
+    if (j < layout.kept) {
+      store_high_bits(layout, chosen, j, index[row], before[row], low + layout.low_bytes);
     }
   }
   // More elements were not finite than could be sent: the others must not stay in the residual.
@@ -192,7 +214,7 @@ void launch_pack_indices(StreamView stream, const TopKPayload& layout, const Sel
   std::byte* high =
       payload + compressors::kHeaderBytes + layout.kept * sizeof(float) + layout.low_bytes;
   check(cudaMemsetAsync(high, 0, layout.high_bytes, stream.get()), "cudaMemsetAsync");
-  pack_indices<<<blocks_for(layout.kept, kThreads), kThreads, 0, stream.get()>>>(
+  pack_indices<<<blocks_for(layout.kept, kThreads * kWarpRows), kThreads, 0, stream.get()>>>(
       layout, memory.chosen, memory.control, residual_next, payload);
   check_launch("pack_indices");
 }

@@ -11,6 +11,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarpWords = 16;                           // bitmap words that a warp fills
 constexpr std::uint32_t kStrip = kThreads * kWarpWords;  // elements of a block that fills them
+constexpr int kJudgeThreads = 1024;
 constexpr unsigned kGatherBlocks = 132 * 16;
 static_assert(kSelectTile % kStrip == 0 && kSlotElements == kWarpWords * 32);
 static_assert(TwinState::mask_words_for(1) == kSelectTile / 32);
@@ -66,13 +67,43 @@ __device__ void load_strip(const Feed& feed, const std::uint32_t* mask, std::uin
   }
 }
 
+/// Marks the elements of a warp's part of a strip that reach `floor` in the bitmap, and copies them
+/// from `source` (all that is sent) to their slot if they fit. Returns how many there are.
+__device__ std::uint32_t mark_part(const SelectMemory& memory, std::uint32_t start,
+                                   const float (&x)[kWarpWords], std::uint32_t floor,
+                                   const float* source) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  std::uint32_t word = 0;
+#pragma unroll
+  for (int j = 0; j < kWarpWords; ++j) {
+    const std::uint32_t marks = __ballot_sync(kAllLanes, magnitude_of(x[j]) >= floor);
+    if (lane == j) word = marks;
+  }
+  if (lane < kWarpWords) memory.above[start / 32 + lane] = word;
+  const std::uint32_t ones = __popc(word);
+  std::uint32_t end = ones;
+#pragma unroll
+  for (int o = 1; o < kWarpWords; o *= 2) {
+    const std::uint32_t other = __shfl_up_sync(kAllLanes, end, o);
+    if (lane >= o) end += other;
+  }
+  const std::uint32_t marked = __shfl_sync(kAllLanes, end, kWarpWords - 1);
+  if (marked > kSlotValues) return marked;
+  std::uint32_t* slot = memory.slots + start / kSlotElements * kSlotValues + end - ones;
+  for (; word != 0; word &= word - 1) {
+    *slot++ = bits_of(__ldcg(source + start + lane * 32 + __ffs(word) - 1));
+  }
+  return marked;
+}
+
 /// The pass over all elements, one strip per block. hint[0] is the floor guessed from the last
 /// step, 0 for none; hint[1] was its threshold.
 template <Source kSource>
 __global__ __launch_bounds__(kThreads) void absorb(Feed feed, SelectMemory memory,
                                                    const std::uint32_t* mask,
                                                    const std::uint32_t* hint) {
-  const std::uint32_t floor = hint == nullptr ? 0 : *hint;
+  const std::uint32_t floor = hint == nullptr ? 0 : hint[kFloorHint];
+  if (kSource == Source::Gradient && floor == 0) return;
   const auto count = static_cast<std::uint32_t>(feed.count);
   const std::uint32_t lane = threadIdx.x % 32;
   const std::uint32_t start = warp_part(blockIdx.x);
@@ -85,33 +116,94 @@ __global__ __launch_bounds__(kThreads) void absorb(Feed feed, SelectMemory memor
     }
   }
   if (floor == 0) return;
-  std::uint32_t* const slot = memory.slots + start / kSlotElements * kSlotValues;
-  const std::uint32_t lower = (1u << lane) - 1;
-  std::uint32_t word = 0;
-  std::uint32_t marked = 0;
-#pragma unroll
-  for (int j = 0; j < kWarpWords; ++j) {
-    const bool mine = magnitude_of(x[j]) >= floor;
-    const std::uint32_t marks = __ballot_sync(kAllLanes, mine);
-    if (lane == j) word = marks;
-    const std::uint32_t place = marked + __popc(marks & lower);
-    if (mine && place < kSlotValues) slot[place] = bits_of(x[j]);
-    marked += __popc(marks);
-  }
-  if (lane < kWarpWords) memory.above[start / 32 + lane] = word;
+  __syncwarp();  // other lanes read what was stored
+  const std::uint32_t marked = mark_part(
+      memory, start, x, floor, kSource == Source::Gradient ? feed.gradient : feed.residual_next);
   if (lane == 0 && marked != 0) atomicAdd(memory.guessed + start / kSelectTile, marked);
 }
 
-/// One block: counts the candidates of the guess.
-__global__ __launch_bounds__(1024) void judge_guess(SelectMemory memory, std::uint32_t kept,
-                                                    const std::uint32_t* hint) {
+/// For one block: a floor that about 1.8 k elements reach, judged by a sample; 0 if so few elements
+/// are kept that a sample says little, or there are so few in all that it saves nothing.
+__device__ std::uint32_t floor_of_sample(const float* x, SelectControl* control,
+                                         std::uint32_t count, std::uint32_t kept) {
+  constexpr int kEach = 32;
+  constexpr std::uint32_t kSample = kEach * kJudgeThreads;
+  __shared__ std::uint32_t histogram[kTopBins];
+  const auto wanted = static_cast<std::uint32_t>(std::uint64_t{kSample} * kept * 9 / 5 / count);
+  if (count < 16 * kSample || wanted < 48 || wanted > kSample / 2) return 0;
+  const std::uint32_t room = count / kSample;
+  std::uint32_t magnitude[kEach];
+#pragma unroll
+  for (int c = 0; c < kEach; ++c) {
+    const std::uint32_t s = c * kJudgeThreads + threadIdx.x;
+    magnitude[c] = magnitude_of(x[s * room + s * 2654435761u % room]);
+  }
+  clear_histogram(histogram, kTopBins);
+#pragma unroll
+  for (int c = 0; c < kEach; ++c) atomicAdd(histogram + (magnitude[c] >> 20), 1u);
+  flush_histogram(histogram, kTopBins, control->sample);
+  __threadfence_block();
+  __syncthreads();
+  const BinOfKth top = find_bin(control->sample, kTopBins, wanted);
+  clear_histogram(histogram, kLowerBins);
+#pragma unroll
+  for (int c = 0; c < kEach; ++c) {
+    if (magnitude[c] >> 20 == top.bin) {
+      atomicAdd(histogram + (magnitude[c] >> 10 & (kLowerBins - 1)), 1u);
+    }
+  }
+  flush_histogram(histogram, kLowerBins, control->sample + kTopBins);
+  __threadfence_block();
+  __syncthreads();
+  return top.bin << 20 | find_bin(control->sample + kTopBins, kLowerBins, top.left).bin << 10;
+}
+
+/// One block: counts the candidates of the guess; where it does not hold, takes a sample.
+__global__ __launch_bounds__(kJudgeThreads) void judge_guess(const float* x, SelectMemory memory,
+                                                             std::uint32_t count,
+                                                             std::uint32_t kept,
+                                                             const std::uint32_t* hint) {
   SelectControl* control = memory.control;
-  const std::uint32_t floor = hint == nullptr ? 0 : *hint;
+  std::uint32_t floor = hint == nullptr ? 0 : hint[kFloorHint];
   const std::uint32_t total = floor == 0 ? 0 : scan_array(memory.guessed, memory.tiles);
-  if (threadIdx.x != 0) return;
   const bool good = total >= kept && total <= memory.capacity;
-  control->knowledge = good ? Knowledge::Guessed : Knowledge::Nothing;
+  if (!good) floor = floor_of_sample(x, control, count, kept);
+  if (threadIdx.x != 0) return;
+  control->knowledge = good         ? Knowledge::Guessed
+                       : floor != 0 ? Knowledge::Sampled
+                                    : Knowledge::Nothing;
   control->floor = floor;
+  control->candidates = total;
+}
+
+/// The bitmap for a sample's floor. The last block counts, and gives it up if it does not hold.
+__global__ __launch_bounds__(kThreads) void mark_sampled(const float* x, SelectMemory memory,
+                                                         std::uint32_t count, std::uint32_t kept) {
+  SelectControl* control = memory.control;
+  if (control->knowledge != Knowledge::Sampled) return;
+  const std::uint32_t floor = control->floor;
+  const std::uint32_t lane = threadIdx.x % 32;
+  for (std::uint32_t strip = blockIdx.x; strip < memory.tiles * (kSelectTile / kStrip);
+       strip += gridDim.x) {
+    const std::uint32_t start = warp_part(strip);
+    float part[kWarpWords];
+#pragma unroll
+    for (int j = 0; j < kWarpWords; ++j) {
+      const std::uint32_t i = start + j * 32 + lane;
+      part[j] = i < count ? x[i] : 0.0f;
+    }
+    const std::uint32_t marked = mark_part(memory, start, part, floor, x);
+    if (lane == 0 && marked != 0) atomicAdd(memory.tile_above + start / kSelectTile, marked);
+  }
+  if (!is_last_block(control->tickets + kSampleTicket, gridDim.x)) return;
+  const std::uint32_t total = scan_array(memory.tile_above, memory.tiles);
+  const bool good = total >= kept && total <= memory.capacity;
+  __syncthreads();  // the sums are written
+  for (std::uint32_t tile = threadIdx.x; !good && tile < memory.tiles; tile += kThreads) {
+    memory.tile_above[tile] = 0;
+  }
+  if (threadIdx.x != 0) return;
+  control->knowledge = good ? Knowledge::Marked : Knowledge::Nothing;
   control->candidates = total;
 }
 
@@ -213,35 +305,54 @@ __device__ TileWords candidates_of(const SelectMemory& memory, std::uint32_t til
 }
 
 /// Lists the candidates' values in the order of their indices, and makes the histogram of their top
-/// bits. Where the guess held and a slot has them all, they come from there.
+/// bits. Where a slot has them all, they come from there, a warp at a time.
 __global__ __launch_bounds__(kTileThreads) void gather_candidates(const float* x,
                                                                   SelectMemory memory,
                                                                   std::uint32_t kept) {
   constexpr int kSlotThreads = kSlotElements / 128;
+  constexpr int kWarpSlots = 32 / kSlotThreads;
   __shared__ std::uint32_t histogram[kTopBins];
   SelectControl* control = memory.control;
-  const bool guessed = control->knowledge == Knowledge::Guessed;
+  const Knowledge knowledge = control->knowledge;
+  const bool has_slots = knowledge == Knowledge::Guessed || knowledge == Knowledge::Marked;
+  const std::uint32_t lane = threadIdx.x % 32;
   clear_histogram(histogram, kTopBins);
+  const auto keep = [&](std::uint32_t* place, std::uint32_t bits) {
+    *place = bits;
+    atomicAdd(histogram + ((bits & kMagnitudeMask) >> 20), 1u);
+  };
   for (std::uint32_t tile = blockIdx.x; tile < memory.tiles; tile += gridDim.x) {
     const TileWords words = candidates_of(memory, tile);
-    if (control->knowledge == Knowledge::Exact) store_tile(memory.above, tile, words);
+    if (knowledge == Knowledge::Exact) store_tile(memory.above, tile, words);
     const std::uint32_t ones = words.ones();
     std::uint32_t total = 0;
     const std::uint32_t first = block_scan(ones, total) - ones;
-    const int leader = threadIdx.x % 32 / kSlotThreads * kSlotThreads;
-    const std::uint32_t slot_first = __shfl_sync(kAllLanes, first, leader);
-    const std::uint32_t slot_end = __shfl_sync(kAllLanes, first + ones, leader + kSlotThreads - 1);
-    const bool from_slot = guessed && slot_end - slot_first <= kSlotValues;
-    const std::uint32_t* slot = memory.slots +
-                                static_cast<std::size_t>(tile * (kSelectTile / kSlotElements) +
-                                                         threadIdx.x / kSlotThreads) *
-                                    kSlotValues +
-                                (first - slot_first);
-    std::uint32_t* value = memory.value + list_position(memory, tile) + first;
-    words.for_each([&](std::uint32_t place, std::uint32_t, std::uint32_t) {
-      const std::uint32_t bits = from_slot ? *slot++ : bits_of(x[tile * kSelectTile + place]);
-      *value++ = bits;
-      atomicAdd(histogram + ((bits & kMagnitudeMask) >> 20), 1u);
+    std::uint32_t* const list = memory.value + list_position(memory, tile);
+    const std::uint32_t* slots =
+        memory.slots + (static_cast<std::size_t>(tile) * (kSelectTile / kSlotElements) +
+                        threadIdx.x / 32 * kWarpSlots) *
+                           kSlotValues;
+    std::uint32_t bits[kWarpSlots];
+    std::uint32_t begin[kWarpSlots];
+    std::uint32_t count[kWarpSlots];
+    bool mine_is_done = false;
+#pragma unroll
+    for (int s = 0; s < kWarpSlots; ++s) {
+      begin[s] = __shfl_sync(kAllLanes, first, s * kSlotThreads);
+      count[s] = __shfl_sync(kAllLanes, first + ones, (s + 1) * kSlotThreads - 1) - begin[s];
+      const bool fits = has_slots && count[s] <= kSlotValues;
+      if (!fits) count[s] = 0;
+      if (lane / kSlotThreads == s) mine_is_done = fits;
+      if (lane < count[s]) bits[s] = slots[s * kSlotValues + lane];
+    }
+#pragma unroll
+    for (int s = 0; s < kWarpSlots; ++s) {
+      if (lane < count[s]) keep(list + begin[s] + lane, bits[s]);
+    }
+    if (mine_is_done) continue;
+    std::uint32_t* place = list + first;
+    words.for_each([&](std::uint32_t i, std::uint32_t, std::uint32_t) {
+      keep(place++, bits_of(x[tile * kSelectTile + i]));
     });
   }
   flush_histogram(histogram, kTopBins, control->candidate);
@@ -293,7 +404,8 @@ void launch_find_candidates(StreamView stream, const Feed& feed, const SelectMem
   for_source(feed, [&](auto source) {
     absorb<source()><<<strips, kThreads, 0, s>>>(feed, memory, mask, hint);
   });
-  judge_guess<<<1, 1024, 0, s>>>(memory, packed.kept, hint);
+  judge_guess<<<1, kJudgeThreads, 0, s>>>(x, memory, packed.count, packed.kept, hint);
+  mark_sampled<<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
   refine<Knowledge::Nothing><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
   refine<Knowledge::TopBits><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
   refine<Knowledge::HighBits><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);

@@ -6,9 +6,11 @@
 // works on these candidates only: their values in order of index (which the pass has left in slots,
 // so that nothing is read twice), a radix select of 11 + 10 + 10 bits for the threshold, ranks by
 // prefix sums, and the Elias-Fano code. Otherwise, and in the first
-// step, a histogram of all elements gives the floor, or, where one bin holds more than the
-// candidate list (many equal magnitudes), the exact threshold. Every kernel is always launched;
-// those that are not needed see it in the control block and end.
+// step, a small sample gives a floor for a second pass, which the count has to prove, too. Where
+// that fails, or so few elements are sent that a sample says nothing, a histogram of all elements
+// gives the floor, or, where one bin holds more than the candidate list (many equal magnitudes),
+// the exact threshold. Every kernel is always launched; those that are not needed see it in the
+// control block and end.
 #include <cmath>
 
 #include "compressors/keep_rule.hpp"
@@ -116,6 +118,8 @@ __global__ __launch_bounds__(kRankThreads) void rank_groups(SelectMemory memory,
 /// bitmap of candidates becomes the mask of what is sent: the others leave it.
 __global__ __launch_bounds__(kTileThreads) void choose(SelectMemory memory, bool make_mask,
                                                        std::uint32_t* values) {
+  constexpr std::uint32_t kStaged = 2048;
+  __shared__ std::uint32_t staged[kStaged];  // a tile's values, if they are not too many
   const std::uint32_t threshold = memory.control->prefix;
   const std::uint32_t ties = memory.control->ties;
   std::uint32_t group_above = memory.group_above[blockIdx.x];
@@ -125,9 +129,14 @@ __global__ __launch_bounds__(kTileThreads) void choose(SelectMemory memory, bool
   for (std::uint32_t tile = first_tile; tile < end_tile; ++tile) {
     const TileWords candidates = load_tile(memory.above, tile);
     const std::uint32_t ones = candidates.ones();
-    std::uint32_t total = 0;
-    const std::uint32_t* value =
-        memory.value + list_position(memory, tile) + block_scan(ones, total) - ones;
+    const std::uint32_t* value = memory.value + list_position(memory, tile);
+    std::uint32_t total = list_position(memory, tile + 1) - list_position(memory, tile);
+    if (total <= kStaged) {
+      __syncthreads();  // the tile before is done
+      for (std::uint32_t c = threadIdx.x; c < total; c += kTileThreads) staged[c] = value[c];
+      value = staged;
+    }
+    value += block_scan(ones, total) - ones;
     std::uint32_t counts = 0;  // above the threshold in the high half, at it in the low half
     for (std::uint32_t c = 0; c < ones; ++c) {
       const std::uint32_t magnitude = value[c] & kMagnitudeMask;

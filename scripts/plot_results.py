@@ -123,10 +123,17 @@ class Report:
         titles = ["compressor"] + [f"{kind.replace('_', '-')} µs (/floor)" for kind in kinds]
         cells = [[f"`{row['spec']}`"] + [f"{row[f'{kind}_us']:.0f} ({row[f'{kind}_us'] / row[f'{kind}_floor_us']:.2f})"
                                          for kind in kinds] for row in rows]
-        plots = {name: bar_chart(f"Compressors, {largest} fp32 elements", self.subtitle(document["device"]),
-                                 "time / time of a copy of the bytes", [short_name(row["spec"]) for row in rows],
+        shift = document.get("shift", False)
+        if shift:
+            titles += ["slowest encode µs (/floor)", "missed guesses"]
+            for row, line in zip(rows, cells):
+                line += [f"{row['encode_slowest_us']:.0f} ({row['encode_slowest_us'] / row['encode_floor_us']:.2f})",
+                         f"{row['missed']} of {row['steps']}"]
+        what = ", gradients that change their distribution" if shift else ""
+        plots = {name: bar_chart(f"Compressors, {largest} fp32 elements{what}", self.subtitle(document["device"]),
+                                 "time / floor", [short_name(row["spec"]) for row in rows],
                                  [Series(kind.replace("_", "-"), values) for kind, values in zip(kinds, over)],
-                                 mark=Mark(1, "a copy"))}
+                                 mark=Mark(1, "floor"))}
         if "torch_encode_us" in rows[0]:
             titles += ["torch encode µs (ratio)", "torch decode-add µs (ratio)"]
             for row, line in zip(rows, cells):

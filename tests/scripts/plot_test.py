@@ -84,14 +84,16 @@ class Plots(unittest.TestCase):
             all_reduce=collectives(), others=collectives(collective_names=("broadcast", "reduce")), small=compressed(),
             compressors=compressors(), torch=compressors(torch_encode_us=9600.0, torch_decode_add_us=300.0,
                                                          encode_ratio=8.0, decode_add_ratio=2.0) | {"torch": "2.11"},
+            shift=compressors(encode_slowest_us=1600.0, steps=23, missed=20) | {"shift": True},
             replay=replay(), perf=perf(), tests={"tests": 3})
         self.assertEqual((status, errors), (0, ""))
         self.assertEqual(set(pictures), {"all_reduce", "all_reduce_time", "others", "small", "compressors", "torch",
-                                         "replay", "perf"})
+                                         "shift", "replay", "perf"})
         self.assertIn("2026-11-28, Card, 580.1", summary)
         self.assertIn("| all_reduce, graph, tersum | 2.5 (3.00) | 160 (3.00) | 2560 (3.00) |", summary)
         self.assertIn("| `qint:bits=4+ef` | 12 (2.50) | 12 (2.50) | 12 (2.50) |", summary)
         self.assertIn("| `topk+ef` | 1200 (1.50) | 400 (1.33) | 150 (1.50) | 9600 (8.0) | 300 (2.0) |", summary)
+        self.assertIn("| `topk+ef` | 1200 (1.50) | 400 (1.33) | 150 (1.50) | 1600 (2.00) | 20 of 23 |", summary)
         self.assertIn("| `none` | 90.00 | 70.00 | 25.00 | 100.0 |", summary)
         self.assertIn("| out of place | 5 (2.50) | 5 (2.50) | 5 (2.50) |", summary)
         for name, picture in pictures.items():
