@@ -25,45 +25,48 @@ BLOCK = 512
 RATIO = 0.01
 
 
-class TopK:
-    """The largest magnitudes."""
+class Method:
+    """Gradients in turn, and their residual."""
 
     def __init__(self, gradients, feedback):
         self.gradients = gradients
         self.residual = torch.zeros_like(gradients[0]) if feedback else None
-        self.kept = int(gradients[0].numel() * RATIO)
-        self.values = self.indices = None
+
+    def sent(self, turn):
+        """What a step sends: a gradient, or the residual after the gradient has been added to it."""
+        gradient = self.gradients[turn % 2]
+        return gradient if self.residual is None else self.residual.add_(gradient)
+
+
+class TopK(Method):
+    """The largest magnitudes."""
+
+    values = indices = None
 
     def encode(self, turn):
         """One step's encoding."""
-        gradient = self.gradients[turn % 2]
+        x = self.sent(turn)
+        kept = int(x.numel() * RATIO)
         if self.residual is None:
-            self.values, self.indices = torch.topk(gradient, self.kept, sorted=False)
+            self.values, self.indices = torch.topk(x, kept, sorted=False)
             return
-        self.residual.add_(gradient)
-        _, self.indices = torch.topk(self.residual.abs(), self.kept, sorted=False)
-        self.values = self.residual[self.indices]
-        self.residual[self.indices] = 0
+        _, self.indices = torch.topk(x.abs(), kept, sorted=False)
+        self.values = x[self.indices]
+        x[self.indices] = 0
 
     def add(self, total):
         """Decodes onto a sum."""
         total.index_add_(0, self.indices, self.values, alpha=0.5)
 
 
-class QInt4:
+class QInt4(Method):
     """4 bits and a scale for each block."""
 
-    def __init__(self, gradients, feedback):
-        self.gradients = gradients
-        self.residual = torch.zeros_like(gradients[0]) if feedback else None
-        self.codes = self.scales = None
+    codes = scales = None
 
     def encode(self, turn):
         """One step's encoding."""
-        x = self.gradients[turn % 2]
-        if self.residual is not None:
-            x = self.residual.add_(x)
-        x = x.view(-1, BLOCK)
+        x = self.sent(turn).view(-1, BLOCK)
         self.scales = x.abs().amax(1, keepdim=True)
         levels = torch.round(x / self.scales * 7)
         nibbles = levels.to(torch.int8) & 15
@@ -77,29 +80,27 @@ class QInt4:
         total.view(-1, BLOCK).add_(levels * self.scales / 7, alpha=0.5)
 
 
-class Sign:
+class Sign(Method):
     """Signs and the mean magnitude of each block."""
 
-    def __init__(self, gradients, feedback):
-        self.gradients = gradients
-        self.residual = torch.zeros_like(gradients[0]) if feedback else None
-        self.weights = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device="cuda")
-        self.codes = self.means = None
+    codes = means = None
+
+    @staticmethod
+    def weights():
+        """Of the bits in a byte."""
+        return torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device="cuda")
 
     def encode(self, turn):
         """One step's encoding."""
-        x = self.gradients[turn % 2]
-        if self.residual is not None:
-            x = self.residual.add_(x)
-        x = x.view(-1, BLOCK)
+        x = self.sent(turn).view(-1, BLOCK)
         self.means = x.abs().mean(1, keepdim=True)
-        self.codes = ((x < 0).view(-1, 8) * self.weights).sum(1, dtype=torch.uint8)
+        self.codes = ((x < 0).view(-1, 8) * self.weights()).sum(1, dtype=torch.uint8)
         if self.residual is not None:
             x.sub_(torch.where(x < 0, -self.means, self.means))
 
     def add(self, total):
         """Decodes onto a sum."""
-        negative = (self.codes.unsqueeze(1) & self.weights != 0).view(-1, BLOCK)
+        negative = (self.codes.unsqueeze(1) & self.weights() != 0).view(-1, BLOCK)
         total.view(-1, BLOCK).add_(torch.where(negative, -self.means, self.means), alpha=0.5)
 
 

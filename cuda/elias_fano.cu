@@ -5,14 +5,13 @@
 #include "compressors/wire_ids.hpp"
 #include "cuda/block_scan.cuh"
 #include "cuda/codec.cuh"
-#include "cuda/kernels.hpp"
 #include "cuda/topk_twin.hpp"
+#include "cuda/kernels.hpp"
 
 namespace tersum::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWarpRows = 4;
 constexpr std::uint32_t kReadTile = kThreads;  // words of the high part
 
 __device__ std::byte* low_part(std::byte* payload, const TopKPayload& layout) {
@@ -22,49 +21,26 @@ __device__ const std::byte* low_part(const std::byte* payload, const TopKPayload
   return payload + compressors::kHeaderBytes + layout.kept * sizeof(float);
 }
 
-/// The low bits of a warp's 32 indices are low_bits words; lane l makes word l.
-__device__ void store_low_bits(const TopKPayload& layout, std::size_t first, std::uint32_t index,
-                               std::byte* low) {
-  const auto bits = static_cast<int>(layout.low_bits);
-  const int lane = threadIdx.x % 32;
-  const std::uint32_t part = index & ((1u << bits) - 1);
-  const int source = 32 * lane / bits;
-  int position = source * bits - 32 * lane;  // of that lane's bits in this lane's word
+/// Word `w` of the low part: pieces of the indices that reach into it.
+__device__ std::uint32_t low_word(const TopKPayload& layout, const std::uint32_t* chosen,
+                                  std::size_t w) {
+  const std::uint32_t bits = layout.low_bits;
+  const std::uint32_t mask = (1u << bits) - 1;
+  const std::size_t first_bit = w * 32;
   std::uint32_t word = 0;
-  for (int t = 0; t <= (31 + bits) / bits; ++t) {
-    const std::uint32_t other = __shfl_sync(kAllLanes, part, (source + t) & 31);
-    if (source + t < 32 && position < 32) {
-      word |= position < 0 ? other >> -position : other << position;
-    }
-    position += bits;
+  for (std::size_t j = first_bit / bits; j < layout.kept && j * bits < first_bit + 32; ++j) {
+    const int position = static_cast<int>(static_cast<std::int64_t>(j * bits - first_bit));
+    const std::uint32_t part = chosen[j] & mask;
+    word |= position < 0 ? part >> -position : part << position;
   }
-  if (lane < bits) store_word(low, first / 32 * layout.low_bits + lane, layout.low_bytes, word);
+  return word;
 }
 
-/// The bit that index `j` sets in the high part.
-__device__ std::size_t high_position(const TopKPayload& layout, std::uint32_t index,
+__device__ std::size_t high_position(const TopKPayload& layout, const std::uint32_t* chosen,
                                      std::size_t j) {
-  return static_cast<std::size_t>(index >> layout.low_bits) + j;
+  return static_cast<std::size_t>(chosen[j] >> layout.low_bits) + j;
 }
 
-/// Writes the byte of the high part that index `j` has a bit in, if it is the first one there;
-/// other bytes are zero already. `before` is the index before it.
-__device__ void store_high_bits(const TopKPayload& layout, const std::uint32_t* chosen,
-                                std::size_t j, std::uint32_t index, std::uint32_t before,
-                                std::byte* high) {
-  std::size_t position = high_position(layout, index, j);
-  const std::size_t byte = position / 8;
-  if (j > 0 && high_position(layout, before, j - 1) / 8 == byte) return;
-  unsigned bits = 1u << position % 8;
-  while (++j < layout.kept) {
-    position = high_position(layout, chosen[j], j);
-    if (position / 8 != byte) break;
-    bits |= 1u << position % 8;
-  }
-  high[byte] = static_cast<std::byte>(bits);
-}
-
-/// A warp takes 32 * kWarpRows indices, whose loads are all on their way before the first is used.
 __global__ __launch_bounds__(kThreads) void pack_indices(TopKPayload layout,
                                                          const std::uint32_t* chosen,
                                                          const SelectControl* control,
@@ -72,22 +48,20 @@ __global__ __launch_bounds__(kThreads) void pack_indices(TopKPayload layout,
   const std::size_t t = blockIdx.x * static_cast<std::size_t>(kThreads) + threadIdx.x;
   if (t == 0) write_header(payload, layout.header);
   std::byte* low = low_part(payload, layout);
-  const std::size_t first = t / 32 * (32 * kWarpRows);
-  const std::size_t lane = t % 32;
-  std::uint32_t index[kWarpRows];
-  std::uint32_t before[kWarpRows];
-#pragma unroll
-  for (int row = 0; row < kWarpRows; ++row) {
-    const std::size_t j = first + row * 32 + lane;
-    index[row] = j < layout.kept ? chosen[j] : 0;
-    before[row] = j > 0 && j < layout.kept ? chosen[j - 1] : 0;
+  if (t * 4 < layout.low_bytes) {
+    store_word(low, t, layout.low_bytes, low_word(layout, chosen, t));
   }
-#pragma unroll
-  for (int row = 0; row < kWarpRows; ++row) {
-    const std::size_t j = first + row * 32 + lane;
-    if (layout.low_bits > 0) store_low_bits(layout, first + row * 32, index[row], low);
-    if (j < layout.kept) {
-      store_high_bits(layout, chosen, j, index[row], before[row], low + layout.low_bytes);
+  // The first of the indices whose bits share a byte writes it; other bytes are zero already.
+  if (t < layout.kept) {
+    const std::size_t byte = high_position(layout, chosen, t) / 8;
+    if (t == 0 || high_position(layout, chosen, t - 1) / 8 != byte) {
+      unsigned bits = 0;
+      for (std::size_t j = t; j < layout.kept; ++j) {
+        const std::size_t position = high_position(layout, chosen, j);
+        if (position / 8 != byte) break;
+        bits |= 1u << position % 8;
+      }
+      low[layout.low_bytes + byte] = static_cast<std::byte>(bits);
     }
   }
   // More elements were not finite than could be sent: the others must not stay in the residual.
@@ -170,11 +144,10 @@ __global__ __launch_bounds__(kThreads) void read_indices(const std::byte* payloa
     places[p++] = static_cast<std::uint16_t>(threadIdx.x * 32 + __ffs(word) - 1);
   }
   __syncthreads();
-  const std::uint32_t first = sums[blockIdx.x];
-  total = min(total, layout.kept - min(first, layout.kept));  // no difference with a right sum
-#pragma unroll 4
+  const std::size_t first = sums[blockIdx.x];
   for (std::uint32_t c = threadIdx.x; c < total; c += kThreads) {
     const std::size_t j = first + c;
+    if (j >= layout.kept) break;  // never with a right sum
     const std::uint32_t low_bits = low_of(low, layout, j);
     const std::uint64_t index = (first_word * 32 + places[c] - j) << layout.low_bits | low_bits;
     const bool adjacent = c > 0 ? places[c - 1] + 1 == places[c] : follows && places[c] == 0;
@@ -214,7 +187,8 @@ void launch_pack_indices(StreamView stream, const TopKPayload& layout, const Sel
   std::byte* high =
       payload + compressors::kHeaderBytes + layout.kept * sizeof(float) + layout.low_bytes;
   check(cudaMemsetAsync(high, 0, layout.high_bytes, stream.get()), "cudaMemsetAsync");
-  pack_indices<<<blocks_for(layout.kept, kThreads * kWarpRows), kThreads, 0, stream.get()>>>(
+  const std::size_t work = std::max<std::size_t>(layout.kept, (layout.low_bytes + 3) / 4);
+  pack_indices<<<blocks_for(work, kThreads), kThreads, 0, stream.get()>>>(
       layout, memory.chosen, memory.control, residual_next, payload);
   check_launch("pack_indices");
 }

@@ -2,7 +2,6 @@
 #include "cuda/block_scan.cuh"
 #include "cuda/codec.cuh"
 #include "cuda/kernels.hpp"
-#include "cuda/topk_tiles.cuh"
 #include "cuda/topk_twin.hpp"
 
 namespace tersum::gpu {
@@ -12,9 +11,9 @@ constexpr int kThreads = 256;
 constexpr int kWarpWords = 16;                           // bitmap words that a warp fills
 constexpr std::uint32_t kStrip = kThreads * kWarpWords;  // elements of a block that fills them
 constexpr int kJudgeThreads = 1024;
-constexpr unsigned kGatherBlocks = 132 * 16;
-static_assert(kSelectTile % kStrip == 0 && kSlotElements == kWarpWords * 32);
-static_assert(TwinState::mask_words_for(1) == kSelectTile / 32);
+constexpr int kGatherThreads = kSelectTile / 32;  // a bitmap word each
+static_assert(kSelectTile % kStrip == 0 && kSelectTile <= 65536);
+static_assert(TwinState::mask_words_for(1) == kGatherThreads);
 
 /// The first element of a warp's part of a strip.
 __device__ std::uint32_t warp_part(std::uint32_t strip) {
@@ -67,11 +66,10 @@ __device__ void load_strip(const Feed& feed, const std::uint32_t* mask, std::uin
   }
 }
 
-/// Marks the elements of a warp's part of a strip that reach `floor` in the bitmap, and copies them
-/// from `source` (all that is sent) to their slot if they fit. Returns how many there are.
+/// Marks the elements of a warp's part of a strip that reach `floor` in the bitmap. Returns how
+/// many there are.
 __device__ std::uint32_t mark_part(const SelectMemory& memory, std::uint32_t start,
-                                   const float (&x)[kWarpWords], std::uint32_t floor,
-                                   const float* source) {
+                                   const float (&x)[kWarpWords], std::uint32_t floor) {
   const std::uint32_t lane = threadIdx.x % 32;
   std::uint32_t word = 0;
 #pragma unroll
@@ -80,20 +78,7 @@ __device__ std::uint32_t mark_part(const SelectMemory& memory, std::uint32_t sta
     if (lane == j) word = marks;
   }
   if (lane < kWarpWords) memory.above[start / 32 + lane] = word;
-  const std::uint32_t ones = __popc(word);
-  std::uint32_t end = ones;
-#pragma unroll
-  for (int o = 1; o < kWarpWords; o *= 2) {
-    const std::uint32_t other = __shfl_up_sync(kAllLanes, end, o);
-    if (lane >= o) end += other;
-  }
-  const std::uint32_t marked = __shfl_sync(kAllLanes, end, kWarpWords - 1);
-  if (marked > kSlotValues) return marked;
-  std::uint32_t* slot = memory.slots + start / kSlotElements * kSlotValues + end - ones;
-  for (; word != 0; word &= word - 1) {
-    *slot++ = bits_of(__ldcg(source + start + lane * 32 + __ffs(word) - 1));
-  }
-  return marked;
+  return __reduce_add_sync(kAllLanes, __popc(word));
 }
 
 /// The pass over all elements, one strip per block. hint[0] is the floor guessed from the last
@@ -116,9 +101,7 @@ __global__ __launch_bounds__(kThreads) void absorb(Feed feed, SelectMemory memor
     }
   }
   if (floor == 0) return;
-  __syncwarp();  // other lanes read what was stored
-  const std::uint32_t marked = mark_part(
-      memory, start, x, floor, kSource == Source::Gradient ? feed.gradient : feed.residual_next);
+  const std::uint32_t marked = mark_part(memory, start, x, floor);
   if (lane == 0 && marked != 0) atomicAdd(memory.guessed + start / kSelectTile, marked);
 }
 
@@ -192,7 +175,7 @@ __global__ __launch_bounds__(kThreads) void mark_sampled(const float* x, SelectM
       const std::uint32_t i = start + j * 32 + lane;
       part[j] = i < count ? x[i] : 0.0f;
     }
-    const std::uint32_t marked = mark_part(memory, start, part, floor, x);
+    const std::uint32_t marked = mark_part(memory, start, part, floor);
     if (lane == 0 && marked != 0) atomicAdd(memory.tile_above + start / kSelectTile, marked);
   }
   if (!is_last_block(control->tickets + kSampleTicket, gridDim.x)) return;
@@ -287,73 +270,56 @@ __device__ std::uint32_t lowest_bits(std::uint32_t word, std::uint32_t keep) {
   return result;
 }
 
-/// The candidates among a thread's elements of a tile.
-__device__ TileWords candidates_of(const SelectMemory& memory, std::uint32_t tile) {
-  TileWords words = load_tile(memory.above, tile);
-  if (memory.control->knowledge != Knowledge::Exact) return words;
-  const std::uint32_t ties = memory.control->left;
-  const TileWords equal = load_tile(memory.equal, tile);
-  std::uint32_t total = 0;
-  std::uint32_t before = memory.tile_equal[tile] + block_scan(equal.ones(), total) - equal.ones();
-#pragma unroll
-  for (int part = 0; part < 4; ++part) {
-    const std::uint32_t ones = __popc(equal.word[part]);
-    words.word[part] |= lowest_bits(equal.word[part], before < ties ? min(ties - before, ones) : 0);
-    before += ones;
+/// The candidates among the 32 elements of word `w`, and where those of the tile go in the list.
+__device__ std::uint32_t candidates_of(const SelectMemory& memory, std::uint32_t tile,
+                                       std::uint32_t w, std::uint32_t& position) {
+  const SelectControl* control = memory.control;
+  if (control->knowledge == Knowledge::Guessed) {
+    position = memory.guessed[tile];
+    return memory.above[w];
   }
-  return words;
+  position = memory.tile_above[tile];
+  const std::uint32_t word = memory.above[w];
+  if (control->knowledge != Knowledge::Exact) return word;
+  const std::uint32_t ties = control->left;
+  const std::uint32_t equal = memory.equal[w];
+  const std::uint32_t ones = __popc(equal);
+  const std::uint32_t first = memory.tile_equal[tile];
+  std::uint32_t total = 0;
+  const std::uint32_t before = first + block_scan(ones, total) - ones;
+  position += min(first, ties);
+  return word | lowest_bits(equal, before < ties ? min(ties - before, ones) : 0);
 }
 
-/// Lists the candidates' values in the order of their indices, and makes the histogram of their top
-/// bits. Where a slot has them all, they come from there, a warp at a time.
-__global__ __launch_bounds__(kTileThreads) void gather_candidates(const float* x,
-                                                                  SelectMemory memory,
-                                                                  std::uint32_t kept) {
-  constexpr int kSlotThreads = kSlotElements / 128;
-  constexpr int kWarpSlots = 32 / kSlotThreads;
+/// Candidates in the order of their indices, and the histogram of their top bits.
+__global__ __launch_bounds__(kGatherThreads) void gather_candidates(const float* x,
+                                                                    SelectMemory memory,
+                                                                    std::uint32_t kept) {
   __shared__ std::uint32_t histogram[kTopBins];
+  __shared__ std::uint16_t places[kSelectTile];  // of candidates inside the tile
   SelectControl* control = memory.control;
-  const Knowledge knowledge = control->knowledge;
-  const bool has_slots = knowledge == Knowledge::Guessed || knowledge == Knowledge::Marked;
-  const std::uint32_t lane = threadIdx.x % 32;
   clear_histogram(histogram, kTopBins);
-  const auto keep = [&](std::uint32_t* place, std::uint32_t bits) {
-    *place = bits;
-    atomicAdd(histogram + ((bits & kMagnitudeMask) >> 20), 1u);
-  };
   for (std::uint32_t tile = blockIdx.x; tile < memory.tiles; tile += gridDim.x) {
-    const TileWords words = candidates_of(memory, tile);
-    if (knowledge == Knowledge::Exact) store_tile(memory.above, tile, words);
-    const std::uint32_t ones = words.ones();
+    std::uint32_t position = 0;
+    const std::uint32_t w = tile * kGatherThreads + threadIdx.x;
+    std::uint32_t word = candidates_of(memory, tile, w, position);
+    if (control->knowledge == Knowledge::Exact) memory.above[w] = word;  // becomes the mask
+    const std::uint32_t ones = __popc(word);
     std::uint32_t total = 0;
-    const std::uint32_t first = block_scan(ones, total) - ones;
-    std::uint32_t* const list = memory.value + list_position(memory, tile);
-    const std::uint32_t* slots =
-        memory.slots + (static_cast<std::size_t>(tile) * (kSelectTile / kSlotElements) +
-                        threadIdx.x / 32 * kWarpSlots) *
-                           kSlotValues;
-    std::uint32_t bits[kWarpSlots];
-    std::uint32_t begin[kWarpSlots];
-    std::uint32_t count[kWarpSlots];
-    bool mine_is_done = false;
-#pragma unroll
-    for (int s = 0; s < kWarpSlots; ++s) {
-      begin[s] = __shfl_sync(kAllLanes, first, s * kSlotThreads);
-      count[s] = __shfl_sync(kAllLanes, first + ones, (s + 1) * kSlotThreads - 1) - begin[s];
-      const bool fits = has_slots && count[s] <= kSlotValues;
-      if (!fits) count[s] = 0;
-      if (lane / kSlotThreads == s) mine_is_done = fits;
-      if (lane < count[s]) bits[s] = slots[s * kSlotValues + lane];
+    std::uint32_t p = block_scan(ones, total) - ones;
+    for (; word != 0; word &= word - 1) {
+      places[p++] = static_cast<std::uint16_t>(threadIdx.x * 32 + __ffs(word) - 1);
     }
-#pragma unroll
-    for (int s = 0; s < kWarpSlots; ++s) {
-      if (lane < count[s]) keep(list + begin[s] + lane, bits[s]);
+    __syncthreads();
+#pragma unroll 4
+    for (std::uint32_t c = threadIdx.x; c < total; c += kGatherThreads) {
+      const std::uint32_t index = tile * kSelectTile + places[c];
+      const std::uint32_t value = bits_of(x[index]);
+      memory.index[position + c] = index;
+      memory.value[position + c] = value;
+      atomicAdd(histogram + ((value & kMagnitudeMask) >> 20), 1u);
     }
-    if (mine_is_done) continue;
-    std::uint32_t* place = list + first;
-    words.for_each([&](std::uint32_t i, std::uint32_t, std::uint32_t) {
-      keep(place++, bits_of(x[tile * kSelectTile + i]));
-    });
+    __syncthreads();
   }
   flush_histogram(histogram, kTopBins, control->candidate);
   if (!is_last_block(control->tickets + kCandidateTicket, gridDim.x)) return;
@@ -375,8 +341,7 @@ SelectMemory cut_select_memory(std::byte* workspace, std::size_t count, std::siz
   };
   memory.tiles = blocks_for(count, kSelectTile);
   memory.capacity = static_cast<std::uint32_t>(std::min(count, 6 * kept + 4096));
-  memory.group_tiles = blocks_for(memory.tiles, kMostGroups);
-  memory.groups = blocks_for(memory.tiles, memory.group_tiles);
+  memory.parts = blocks_for(memory.capacity, kCandidateTile);
   memory.control = reinterpret_cast<SelectControl*>(take(sizeof(SelectControl) / 4));
   memory.guessed = take(memory.tiles);
   memory.tile_above = take(memory.tiles);
@@ -384,11 +349,10 @@ SelectMemory cut_select_memory(std::byte* workspace, std::size_t count, std::siz
   memory.cleared_bytes = used;
   memory.above = take(static_cast<std::size_t>(memory.tiles) * (kSelectTile / 32));
   memory.equal = take(static_cast<std::size_t>(memory.tiles) * (kSelectTile / 32));
-  memory.slots =
-      take(static_cast<std::size_t>(memory.tiles) * (kSelectTile / kSlotElements) * kSlotValues);
+  memory.index = take(memory.capacity);
   memory.value = take(memory.capacity);
-  memory.group_above = take(memory.groups);
-  memory.group_equal = take(memory.groups);
+  memory.part_above = take(memory.parts);
+  memory.part_equal = take(memory.parts);
   memory.chosen = take(kept);
   memory.bytes = used;
   return memory;
@@ -410,8 +374,8 @@ void launch_find_candidates(StreamView stream, const Feed& feed, const SelectMem
   refine<Knowledge::TopBits><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
   refine<Knowledge::HighBits><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
   mark<<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
-  gather_candidates<<<std::min(memory.tiles, kGatherBlocks), kTileThreads, 0, s>>>(x, memory,
-                                                                                   packed.kept);
+  gather_candidates<<<std::min(memory.tiles, kPassBlocks / 2), kGatherThreads, 0, s>>>(x, memory,
+                                                                                       packed.kept);
   check_launch("topk candidates");
 }
 

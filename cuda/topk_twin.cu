@@ -3,9 +3,8 @@
 // One pass over memory adds the residual and marks in a bitmap every element that reaches a floor
 // guessed from the last step. If at least k elements do, and not too many, the k largest are among
 // them (a count proves it, so the guess can cost time but never exactness), and all that follows
-// works on these candidates only: their values in order of index (which the pass has left in slots,
-// so that nothing is read twice), a radix select of 11 + 10 + 10 bits for the threshold, ranks by
-// prefix sums, and the Elias-Fano code. Otherwise, and in the first
+// works on these candidates only: their list in order of index, a radix select of 11 + 10 + 10 bits
+// for the threshold, ranks by prefix sums, and the Elias-Fano code. Otherwise, and in the first
 // step, a small sample gives a floor for a second pass, which the count has to prove, too. Where
 // that fails, or so few elements are sent that a sample says nothing, a histogram of all elements
 // gives the floor, or, where one bin holds more than the candidate list (many equal magnitudes),
@@ -17,7 +16,6 @@
 #include "cuda/block_scan.cuh"
 #include "cuda/codec.cuh"
 #include "cuda/kernels.hpp"
-#include "cuda/topk_tiles.cuh"
 #include "cuda/topk_twin.hpp"
 #include "cuda/twin_methods.hpp"
 
@@ -25,8 +23,8 @@ namespace tersum::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRankThreads = 256;
 constexpr unsigned kNarrowBlocks = 132 * 2;  // each adds a histogram to the global one
+constexpr int kPartThreads = kCandidateTile / 4;
 
 /// The next 10 bits of the threshold, from the candidates that have the known ones.
 template <int kShift>
@@ -61,7 +59,21 @@ __global__ __launch_bounds__(kThreads) void narrow(SelectMemory memory) {
   control->ties = found.left;
 }
 
-/// The floor that next time should give about 1.6 k candidates: this threshold, moved on as it has
+/// Candidates above (high half) and at (low half) the threshold among a thread's four.
+__device__ std::uint32_t count_four(const SelectMemory& memory, std::uint32_t first,
+                                    std::uint32_t candidates, std::uint32_t threshold) {
+  const auto count_one = [&](std::uint32_t value, std::uint32_t i) -> std::uint32_t {
+    const std::uint32_t magnitude = value & kMagnitudeMask;
+    if (i >= candidates || magnitude < threshold) return 0;
+    return magnitude > threshold ? 0x10000u : 1u;
+  };
+  if (first >= candidates) return 0;
+  const uint4 four = *reinterpret_cast<const uint4*>(memory.value + first);  // all in the array
+  return count_one(four.x, first) + count_one(four.y, first + 1) + count_one(four.z, first + 2) +
+         count_one(four.w, first + 3);
+}
+
+/// The floor that next time should give about 1.4 k candidates: this threshold, moved on as it has
 /// moved since the last step (with error feedback it grows at first), less what gave the margin.
 __device__ std::uint32_t next_floor(const SelectControl& control, std::uint32_t kept,
                                     std::uint32_t last_threshold) {
@@ -72,7 +84,7 @@ __device__ std::uint32_t next_floor(const SelectControl& control, std::uint32_t 
   float factor = 0.9f;
   if (ratio > 1.05f && control.floor < threshold && control.floor != 0) {
     const float slope = logf(ratio) / logf(top / float_of(control.floor));
-    factor = fminf(fmaxf(expf(-logf(1.6f) / slope), 0.6f), 0.98f);
+    factor = fminf(fmaxf(expf(-logf(1.4f) / slope), 0.6f), 0.98f);
   }
   if (last_threshold != 0) {
     const float growth = fminf(fmaxf(top / float_of(last_threshold), 0.7f), 1.5f);
@@ -82,31 +94,23 @@ __device__ std::uint32_t next_floor(const SelectControl& control, std::uint32_t 
   return floor == 0 || floor >= kInfinityBits ? 0 : floor;
 }
 
-/// Counts per group of tiles. The last block makes them the ranks of each group's first elements,
-/// and guesses for the next step.
-__global__ __launch_bounds__(kRankThreads) void rank_groups(SelectMemory memory, std::uint32_t kept,
-                                                            std::uint32_t* hint) {
+/// Counts per part of the candidates. The last block makes them the ranks of each part's first
+/// elements, and guesses for the next step.
+__global__ __launch_bounds__(kPartThreads) void rank_parts(SelectMemory memory, std::uint32_t kept,
+                                                           std::uint32_t* hint) {
   SelectControl* control = memory.control;
-  const std::uint32_t threshold = control->prefix;
-  const std::uint32_t tile = blockIdx.x * memory.group_tiles;
-  const std::uint32_t end = list_position(memory, tile + memory.group_tiles);
-  std::uint32_t above = 0;
-  std::uint32_t equal = 0;
-#pragma unroll 4
-  for (std::uint32_t i = list_position(memory, tile) + threadIdx.x; i < end; i += kRankThreads) {
-    const std::uint32_t magnitude = memory.value[i] & kMagnitudeMask;
-    above += magnitude > threshold;
-    equal += magnitude == threshold;
-  }
-  std::uint32_t total_above = 0;
-  std::uint32_t total_equal = 0;
-  block_scan(above, total_above);
-  block_scan(equal, total_equal);
-  if (threadIdx.x == 0) memory.group_above[blockIdx.x] = total_above;
-  if (threadIdx.x == 0) memory.group_equal[blockIdx.x] = total_equal;
-  if (!is_last_block(control->tickets + kGroupTicket, memory.groups)) return;
-  scan_array(memory.group_above, memory.groups);
-  scan_array(memory.group_equal, memory.groups);
+  const std::uint32_t candidates = control->candidates;
+  const std::uint32_t parts = (candidates + kCandidateTile - 1) / kCandidateTile;
+  if (blockIdx.x >= parts) return;
+  std::uint32_t total = 0;
+  block_scan(count_four(memory, blockIdx.x * kCandidateTile + threadIdx.x * 4, candidates,
+                        control->prefix),
+             total);
+  if (threadIdx.x == 0) memory.part_above[blockIdx.x] = total >> 16;
+  if (threadIdx.x == 0) memory.part_equal[blockIdx.x] = total & 0xffffu;
+  if (!is_last_block(control->tickets + kPartTicket, parts)) return;
+  scan_array(memory.part_above, parts);
+  scan_array(memory.part_equal, parts);
   if (threadIdx.x == 0 && hint != nullptr) {
     hint[kFloorHint] = next_floor(*control, kept, hint[kThresholdHint]);
     hint[kThresholdHint] = control->prefix;
@@ -114,54 +118,36 @@ __global__ __launch_bounds__(kRankThreads) void rank_groups(SelectMemory memory,
   }
 }
 
-/// Values and indices of the k largest in order, a group of tiles per block. With feedback the
-/// bitmap of candidates becomes the mask of what is sent: the others leave it.
-__global__ __launch_bounds__(kTileThreads) void choose(SelectMemory memory, bool make_mask,
+/// Values and indices of the k largest in order. With feedback the bitmap of candidates becomes the
+/// mask of what is sent: the others leave it.
+__global__ __launch_bounds__(kPartThreads) void choose(SelectMemory memory, bool make_mask,
                                                        std::uint32_t* values) {
-  constexpr std::uint32_t kStaged = 2048;
-  __shared__ std::uint32_t staged[kStaged];  // a tile's values, if they are not too many
-  const std::uint32_t threshold = memory.control->prefix;
-  const std::uint32_t ties = memory.control->ties;
-  std::uint32_t group_above = memory.group_above[blockIdx.x];
-  std::uint32_t group_equal = memory.group_equal[blockIdx.x];
-  const std::uint32_t first_tile = blockIdx.x * memory.group_tiles;
-  const std::uint32_t end_tile = min(first_tile + memory.group_tiles, memory.tiles);
-  for (std::uint32_t tile = first_tile; tile < end_tile; ++tile) {
-    const TileWords candidates = load_tile(memory.above, tile);
-    const std::uint32_t ones = candidates.ones();
-    const std::uint32_t* value = memory.value + list_position(memory, tile);
-    std::uint32_t total = list_position(memory, tile + 1) - list_position(memory, tile);
-    if (total <= kStaged) {
-      __syncthreads();  // the tile before is done
-      for (std::uint32_t c = threadIdx.x; c < total; c += kTileThreads) staged[c] = value[c];
-      value = staged;
+  const SelectControl* control = memory.control;
+  const std::uint32_t candidates = control->candidates;
+  const std::uint32_t start = blockIdx.x * kCandidateTile;
+  if (start >= candidates) return;
+  const std::uint32_t threshold = control->prefix;
+  const std::uint32_t ties = control->ties;
+  const std::uint32_t first = start + threadIdx.x * 4;
+  const std::uint32_t counts = count_four(memory, first, candidates, threshold);
+  std::uint32_t total = 0;
+  const std::uint32_t before = block_scan(counts, total) - counts;
+  std::uint32_t above = memory.part_above[blockIdx.x] + (before >> 16);
+  std::uint32_t equal = memory.part_equal[blockIdx.x] + (before & 0xffffu);
+  for (std::uint32_t i = first; i < first + 4 && i < candidates; ++i) {
+    const std::uint32_t value = memory.value[i];
+    const std::uint32_t index = memory.index[i];
+    const std::uint32_t magnitude = value & kMagnitudeMask;
+    const std::uint32_t rank = above + min(equal, ties);
+    const bool sent = magnitude > threshold || (magnitude == threshold && equal < ties);
+    above += magnitude > threshold;
+    equal += magnitude == threshold;
+    if (sent) {
+      values[rank] = value;
+      memory.chosen[rank] = index;
+    } else if (make_mask) {
+      atomicAnd(memory.above + index / 32, ~(1u << index % 32));
     }
-    value += block_scan(ones, total) - ones;
-    std::uint32_t counts = 0;  // above the threshold in the high half, at it in the low half
-    for (std::uint32_t c = 0; c < ones; ++c) {
-      const std::uint32_t magnitude = value[c] & kMagnitudeMask;
-      counts += magnitude > threshold ? 0x10000u : magnitude == threshold ? 1u : 0u;
-    }
-    const std::uint32_t before = block_scan(counts, total) - counts;
-    std::uint32_t above = group_above + (before >> 16);
-    std::uint32_t equal = group_equal + (before & 0xffffu);
-    TileWords sent = candidates;
-    candidates.for_each([&](std::uint32_t place, std::uint32_t part, std::uint32_t bit) {
-      const std::uint32_t bits = *value++;
-      const std::uint32_t magnitude = bits & kMagnitudeMask;
-      const std::uint32_t rank = above + min(equal, ties);
-      if (magnitude > threshold || (magnitude == threshold && equal < ties)) {
-        values[rank] = bits;
-        memory.chosen[rank] = tile * kSelectTile + place;
-      } else {
-        sent.word[part] &= ~bit;
-      }
-      above += magnitude > threshold;
-      equal += magnitude == threshold;
-    });
-    if (make_mask) store_tile(memory.above, tile, sent);
-    group_above += total >> 16;
-    group_equal += total & 0xffffu;
   }
 }
 
@@ -234,8 +220,8 @@ class TopKTwin final : public Twin {
     const cudaStream_t s = stream.get();
     narrow<10><<<blocks, kThreads, 0, s>>>(memory);
     narrow<0><<<blocks, kThreads, 0, s>>>(memory);
-    rank_groups<<<memory.groups, kRankThreads, 0, s>>>(memory, packed.kept, input.hint);
-    choose<<<memory.groups, kTileThreads, 0, s>>>(memory, input.mask_next != nullptr, values);
+    rank_parts<<<memory.parts, kPartThreads, 0, s>>>(memory, packed.kept, input.hint);
+    choose<<<memory.parts, kPartThreads, 0, s>>>(memory, input.mask_next != nullptr, values);
     check_launch("topk selection");
   }
 

@@ -14,17 +14,15 @@ namespace tersum::gpu {
 inline constexpr std::uint32_t kTopBins = 2048;      // upper 11 of the 31 bits of a magnitude
 inline constexpr std::uint32_t kLowerBins = 1024;    // 10 bits each
 inline constexpr std::uint32_t kSelectTile = 16384;  // elements
-inline constexpr std::uint32_t kSlotElements = 512;  // that have a slot together
-inline constexpr std::uint32_t kSlotValues = 32;
-inline constexpr std::uint32_t kMostGroups = 2048;  // of tiles
+inline constexpr std::uint32_t kCandidateTile = 4096;
 
-inline constexpr unsigned kPassBlocks = 132 * 8;  // of kernels that loop over elements
+inline constexpr unsigned kPassBlocks = 132 * 8;  // of kernels that loop over tiles
 
 /// Tickets of SelectControl; those of the refining steps are numbered by what was known before.
 inline constexpr int kCandidateTicket = 0;
 inline constexpr int kMarkTicket = 2;
 inline constexpr int kNarrowTickets = 5;  // and the one behind it
-inline constexpr int kGroupTicket = 7;
+inline constexpr int kPartTicket = 7;
 inline constexpr int kSampleTicket = 8;
 
 /// Words of TwinState::hint().
@@ -40,7 +38,7 @@ enum class Knowledge : std::uint32_t {
   TopBits = 3,   ///< too many candidates: 11 bits of the threshold are known
   HighBits = 4,  ///< 21 bits
   Exact = 5,     ///< all bits
-  Sampled = 6,   ///< the guess did not hold, a sample has given another
+  Sampled = 6,   ///< the guess did not hold, a sample has given another floor
   Marked = 7,    ///< which held: bitmap of candidates ready
 };
 
@@ -66,16 +64,14 @@ struct SelectMemory {
   std::uint32_t* tile_equal;  ///< [tiles] Exact only: those equal to the threshold
   std::uint32_t* above;       ///< [tiles * kSelectTile / 32] bitmap of candidates
   std::uint32_t* equal;       ///< the same size; Exact only
-  std::uint32_t* slots;  ///< [tiles * kSelectTile / kSlotElements][kSlotValues] Guessed and Marked:
-                         ///< the bits of the first candidates of each kSlotElements
-  std::uint32_t* value;  ///< [capacity] bits of the candidates in the order of their indices
-  std::uint32_t* group_above;  ///< [groups] selected per group of tiles, then their prefix sums
-  std::uint32_t* group_equal;
+  std::uint32_t* index;       ///< [capacity] of the candidates, ascending
+  std::uint32_t* value;       ///< [capacity] their bits
+  std::uint32_t* part_above;  ///< [parts] selected per kCandidateTile candidates
+  std::uint32_t* part_equal;
   std::uint32_t* chosen;  ///< [kept] indices that are sent
   std::uint32_t tiles;
-  std::uint32_t group_tiles;  ///< tiles in a group
-  std::uint32_t groups;
   std::uint32_t capacity;
+  std::uint32_t parts;
   std::size_t cleared_bytes;  ///< control and tile counts, which must be zero at first
   std::size_t bytes;          ///< of all
 };
@@ -96,8 +92,8 @@ TopKPayload make_topk_payload(std::size_t count, std::size_t kept);
 struct Feed;
 
 /// Adds up what is sent (into feed.residual_next and the next velocity, where there are some) and
-/// lists the candidates: the bitmap memory.above, memory.value and the control block, with the
-/// upper bits of the threshold. `mask` names elements without residual; `hint` may be null.
+/// lists the candidates: memory.index, memory.value and the control block, with the upper bits of
+/// the threshold. `mask` names elements without residual; `hint` may be null.
 void launch_find_candidates(StreamView stream, const Feed& feed, const SelectMemory& memory,
                             const TopKPayload& packed, const std::uint32_t* mask,
                             const std::uint32_t* hint);
