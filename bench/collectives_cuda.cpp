@@ -15,7 +15,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -27,6 +26,7 @@
 #include "cuda/error.hpp"
 #include "cuda/event.hpp"
 #include "cuda/nccl_loader.hpp"
+#include "json_file.hpp"
 #include "ranks_cuda.hpp"
 
 namespace tersum::gpu {
@@ -64,7 +64,7 @@ class Bench {
         if (options_.eager && bytes <= (std::size_t{64} << 10)) measure(collective, bytes, true);
       }
     }
-    if (role_.rank == 0 && !options_.json.empty()) write_json();
+    if (role_.rank == 0 && !options_.json.empty()) write_results();
     for (auto& peer : peers_) peer->close();
   }
 
@@ -137,12 +137,8 @@ class Bench {
   }
 
   void add_nccl() {
-    NcclId id{};
-    if (role_.rank == 0) id = NcclCommunicator::new_id(options_.nccl_library);
-    const auto ids = role_.all_gather(std::as_bytes(std::span(&id, 1)));
-    std::memcpy(&id, ids[0].data(), sizeof(id));
-    nccl_ = std::make_unique<NcclCommunicator>(options_.nccl_library, role_.rank, role_.size, id);
-    contenders_.push_back({"nccl-" + nccl_->version(),
+    nccl_ = join_nccl(role_, options_.nccl_library);
+    contenders_.push_back({"nccl-" + nccl_->library().version(),
                            [this](const std::string& collective, std::size_t bytes) {
                              submit(*nccl_, collective, bytes);
                            },
@@ -317,31 +313,25 @@ class Bench {
       std::printf(" %8.2f (%5.2f) %-4s", us, us > 0 ? reference / us : 0.0,
                   notes[i].substr(0, 4).c_str());
       if (us <= 0) continue;
-      char line[512];
-      std::snprintf(line, sizeof(line),
-                    "{\"collective\":\"%s\",\"bytes\":%zu,\"mode\":\"%s\",\"name\":\"%s\","
-                    "\"us\":%.3f,\"ratio\":%.3f,\"right\":%s}",
-                    collective.c_str(), bytes, eager ? "eager" : "graph",
-                    contenders_[i].name.c_str(), us, reference / us,
-                    notes[i].empty() ? "true" : "false");
-      lines_.push_back(line);
+      rows_.push_back({{"collective", collective},
+                       {"bytes", bytes},
+                       {"mode", eager ? "eager" : "graph"},
+                       {"name", contenders_[i].name},
+                       {"us", us},
+                       {"ratio", reference / us},
+                       {"right", notes[i].empty()}});
     }
     std::printf("\n");
     std::fflush(stdout);
   }
 
-  void write_json() const {
-    std::FILE* file = std::fopen(options_.json.c_str(), "w");
-    if (file == nullptr) refuse("cannot write " + options_.json);
-    std::fprintf(file,
-                 "{\"card\":\"%s\",\"ranks\":%d,\"dtype\":\"%s\",\"graph_ops\":%d,\"rows\":[\n",
-                 card_.c_str(), role_.size, std::string(to_string(options_.dtype)).c_str(),
-                 options_.graph_ops);
-    for (std::size_t i = 0; i < lines_.size(); ++i) {
-      std::fprintf(file, "%s%s\n", lines_[i].c_str(), i + 1 < lines_.size() ? "," : "");
-    }
-    std::fprintf(file, "]}\n");
-    std::fclose(file);
+  void write_results() const {
+    write_json(options_.json, {{"tool", "collectives_cuda"},
+                               {"card", card_},
+                               {"ranks", role_.size},
+                               {"dtype", to_string(options_.dtype)},
+                               {"graph_ops", options_.graph_ops},
+                               {"rows", rows_}});
   }
 
   const Options& options_;
@@ -353,7 +343,7 @@ class Bench {
   std::vector<std::unique_ptr<PeerCommunicator>> peers_;
   std::unique_ptr<NcclCommunicator> nccl_;
   std::vector<Contender> contenders_;
-  std::vector<std::string> lines_;
+  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
   std::string card_;
 };
 

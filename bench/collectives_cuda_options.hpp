@@ -25,7 +25,7 @@ struct Options {
   int repeats = 7;
   bool eager = false;
   bool nccl = false;
-  std::string nccl_library = "libnccl.so.2";
+  std::string nccl_library;  ///< empty: searched for
   std::vector<std::string> collectives{"all_reduce"};
   DType dtype = DType::Float32;
   std::string json;

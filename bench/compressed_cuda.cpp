@@ -2,7 +2,7 @@
 // per GPU, the same buffers and streams, timed in turn in one run, results checked.
 //
 //   compressed_cuda --ranks 2 --min 256K --max 1G --specs "fp16;qint:bits=4+ef" --blocks 264,396
-//       --nccl-library libnccl.so.2 --json out.json
+//       --compare nccl --nccl-library libnccl.so.2 --json out.json
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -24,6 +24,7 @@
 #include "cuda/error.hpp"
 #include "cuda/event.hpp"
 #include "cuda/nccl_loader.hpp"
+#include "json_file.hpp"
 #include "ranks_cuda.hpp"
 
 namespace tersum::gpu {
@@ -38,7 +39,8 @@ struct Options {
       "fp16",           "bf16",        "qint:bits=8", "qint:bits=4",
       "qint:bits=4+ef", "qint:bits=2", "sign+ef",     "topk:ratio=0.01+ef"};
   std::vector<int> blocks{0};
-  std::string nccl_library;
+  bool nccl = false;
+  std::string nccl_library;  // empty: searched for
   std::string json;
 };
 
@@ -63,6 +65,8 @@ Options parse(int argc, char** argv) {
       for (const auto& part : split(value, ',')) {
         options.blocks.push_back(static_cast<int>(parse_bytes(part)));
       }
+    } else if (name == "--compare") {
+      options.nccl = value == "nccl";
     } else if (name == "--nccl-library") {
       options.nccl_library = value;
     } else if (name == "--json") {
@@ -107,7 +111,7 @@ class Bench {
                                                                  CompressedSettings{blocks}));
       for (const std::string& spec : options.specs) add(*groups_.back(), spec, blocks);
     }
-    if (!options.nccl_library.empty()) add_nccl();
+    if (options.nccl) add_nccl();
     fill();
   }
 
@@ -117,7 +121,7 @@ class Bench {
          bytes *= options_.factor) {
       measure(bytes);
     }
-    if (role_.rank == 0 && !options_.json.empty()) write_json();
+    if (role_.rank == 0 && !options_.json.empty()) write_results();
     stream_.synchronize();
     for (auto& group : groups_) group->close();
     peers_.close();
@@ -170,12 +174,8 @@ class Bench {
   }
 
   void add_nccl() {
-    NcclId id{};
-    if (role_.rank == 0) id = NcclCommunicator::new_id(options_.nccl_library);
-    const auto ids = role_.all_gather(std::as_bytes(std::span(&id, 1)));
-    std::memcpy(&id, ids[0].data(), sizeof(id));
-    nccl_ = std::make_unique<NcclCommunicator>(options_.nccl_library, role_.rank, role_.size, id);
-    contenders_.push_back({"nccl-" + nccl_->version(), 1e-5, [](std::size_t) {},
+    nccl_ = join_nccl(role_, options_.nccl_library);
+    contenders_.push_back({"nccl-" + nccl_->library().version(), 1e-5, [](std::size_t) {},
                            [this](std::size_t count) {
                              nccl_->all_reduce(input_.data(), output_.data(), count, DType::Float32,
                                                ReduceOp::Sum, stream_);
@@ -297,24 +297,20 @@ class Bench {
       std::printf("%11zu %-36s %10.2f %8.2f %10.1f %10.2e %s\n", bytes, contenders_[i].name.c_str(),
                   us, reference / us, static_cast<double>(bytes) / us * 1e-3, errors[i],
                   right ? "" : "WRONG");
-      std::ostringstream line;
-      line << "{\"bytes\":" << bytes << ",\"name\":\"" << contenders_[i].name << "\",\"us\":" << us
-           << ",\"ratio\":" << reference / us << ",\"error\":" << errors[i]
-           << ",\"right\":" << (right ? "true" : "false") << "}";
-      lines_.push_back(line.str());
+      rows_.push_back({{"bytes", bytes},
+                       {"name", contenders_[i].name},
+                       {"us", us},
+                       {"ratio", reference / us},
+                       {"error", errors[i]},
+                       {"right", right}});
     }
     std::fflush(stdout);
   }
 
-  void write_json() const {
-    std::FILE* file = std::fopen(options_.json.c_str(), "w");
-    if (file == nullptr) refuse("cannot write " + options_.json);
-    std::fprintf(file, "{\"card\":\"%s\",\"ranks\":%d,\"rows\":[\n", card_.c_str(), role_.size);
-    for (std::size_t i = 0; i < lines_.size(); ++i) {
-      std::fprintf(file, "%s%s\n", lines_[i].c_str(), i + 1 < lines_.size() ? "," : "");
-    }
-    std::fprintf(file, "]}\n");
-    std::fclose(file);
+  void write_results() const {
+    write_json(
+        options_.json,
+        {{"tool", "compressed_cuda"}, {"card", card_}, {"ranks", role_.size}, {"rows", rows_}});
   }
 
   const Options& options_;
@@ -329,7 +325,7 @@ class Bench {
   std::unique_ptr<NcclCommunicator> nccl_;
   std::vector<Contender> contenders_;
   std::vector<float> exact_;
-  std::vector<std::string> lines_;
+  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
   std::string card_;
 };
 

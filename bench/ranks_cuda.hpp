@@ -5,12 +5,16 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "cuda/collective_support.hpp"
 #include "cuda/error.hpp"
+#include "cuda/nccl_loader.hpp"
 #include "tersum/error.hpp"
 
 namespace tersum::gpu {
@@ -36,6 +40,17 @@ inline std::vector<std::string> split(const std::string& text, char separator) {
   std::stringstream stream(text);
   for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
   return parts;
+}
+
+/// NCCL between the same ranks. `library`: its file; empty: searched for. Collective.
+inline std::unique_ptr<NcclCommunicator> join_nccl(const RankRole& role,
+                                                   const std::string& library) {
+  const auto nccl = NcclLibrary::load(library);
+  NcclId id{};
+  if (role.rank == 0) id = nccl->new_id();
+  const auto ids = role.all_gather(std::as_bytes(std::span(&id, 1)));
+  std::memcpy(&id, ids[0].data(), sizeof(id));
+  return std::make_unique<NcclCommunicator>(nccl, role.rank, role.size, id);
 }
 
 /// Runs Bench(options, role).run() in options.ranks processes. Returns the exit status.

@@ -33,8 +33,8 @@ __device__ inline std::uint32_t block_scan(std::uint32_t value, std::uint32_t& t
   return value + (warp == 0 ? 0 : before);
 }
 
-/// values[i] becomes the sum of all before it, i < count; returns the sum of all. For one whole
-/// block.
+/// values[i] becomes the sum of all before it, i < count; returns the sum of all. `values` is
+/// aligned to 16 bytes. For one whole block.
 __device__ inline std::uint32_t scan_array(std::uint32_t* values, std::uint32_t count) {
   constexpr unsigned kEach = 8;
   std::uint32_t carry = 0;
@@ -42,11 +42,20 @@ __device__ inline std::uint32_t scan_array(std::uint32_t* values, std::uint32_t 
     const std::uint32_t first = start + threadIdx.x * kEach;
     std::uint32_t v[kEach];
     std::uint32_t sum = 0;
+    if (first + kEach <= count) {
 #pragma unroll
-    for (unsigned c = 0; c < kEach; ++c) {
-      v[c] = first + c < count ? __ldcg(values + first + c) : 0;
-      sum += v[c];
+      for (unsigned c = 0; c < kEach; c += 4) {
+        const uint4 four = __ldcg(reinterpret_cast<const uint4*>(values + first + c));
+        v[c] = four.x, v[c + 1] = four.y, v[c + 2] = four.z, v[c + 3] = four.w;
+      }
+    } else {
+#pragma unroll
+      for (unsigned c = 0; c < kEach; ++c) {
+        v[c] = first + c < count ? __ldcg(values + first + c) : 0;
+      }
     }
+#pragma unroll
+    for (unsigned c = 0; c < kEach; ++c) sum += v[c];
     std::uint32_t total = 0;
     std::uint32_t before = carry + block_scan(sum, total) - sum;
 #pragma unroll

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+
 #include "tersum/error.hpp"
 
 namespace tersum::gpu {
@@ -13,7 +15,6 @@ int type_number(DType dtype) {
     case DType::Int8:
       return 0;
     case DType::UInt8:
-    case DType::Bool:
       return 1;
     case DType::Int32:
       return 2;
@@ -28,6 +29,7 @@ int type_number(DType dtype) {
     case DType::BFloat16:
       return 9;
     case DType::Int16:
+    case DType::Bool:
       break;
   }
   throw Error(Code::Unsupported, "NCCL has no " + std::string(to_string(dtype)));
@@ -49,13 +51,47 @@ int op_number(ReduceOp op) {
   return 0;
 }
 
+/// Folders in `folder` (not below), sorted; none if it cannot be read.
+std::vector<std::filesystem::path> folders_in(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> folders;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.is_directory(error)) folders.push_back(entry.path());
+  }
+  std::sort(folders.begin(), folders.end());
+  return folders;
+}
+
+constexpr const char* kName = "libnccl.so.2";
+
 }  // namespace
 
-struct NcclCommunicator::Library {
+std::vector<std::string> nccl_places(const std::filesystem::path& root) {
+  std::vector<std::filesystem::path> prefixes{root / "usr", root / "usr/local"};
+  for (const auto& package : folders_in(root / "opt")) {
+    prefixes.push_back(package);
+    prefixes.push_back(package / ".venv");
+  }
+  std::vector<std::filesystem::path> files{root / "usr/local/cuda/lib64" / kName};
+  for (const auto& prefix : prefixes) {
+    for (const auto& python : folders_in(prefix / "lib")) {
+      for (const char* packages : {"site-packages", "dist-packages"}) {
+        files.push_back(python / packages / "nvidia/nccl/lib" / kName);
+      }
+    }
+  }
+  std::vector<std::string> places{kName};
+  std::error_code error;
+  for (const auto& file : files) {
+    if (std::filesystem::exists(file, error)) places.push_back(file.string());
+  }
+  return places;
+}
+
+struct NcclLibrary::Functions {
   using Result = int;
 
-  explicit Library(const std::string& name) : handle(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-    if (handle == nullptr) throw Error(Code::Unsupported, std::string("NCCL: ") + dlerror());
+  explicit Functions(void* library) : handle(library) {
     find(get_version, "ncclGetVersion");
     find(get_unique_id, "ncclGetUniqueId");
     find(init_rank, "ncclCommInitRank");
@@ -99,62 +135,80 @@ struct NcclCommunicator::Library {
   Result (*receive)(void*, std::size_t, int, int, void*, cudaStream_t);
 };
 
-NcclId NcclCommunicator::new_id(const std::string& library) {
-  const Library loaded(library);
+NcclLibrary::NcclLibrary(std::string path, void* handle)
+    : path_(std::move(path)), functions_(std::make_unique<Functions>(handle)) {}
+
+NcclLibrary::~NcclLibrary() = default;
+
+std::shared_ptr<const NcclLibrary> NcclLibrary::load(const std::string& path) {
+  std::string complaint;
+  for (const std::string& place : path.empty() ? nccl_places() : std::vector{path}) {
+    if (void* handle = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+      return std::shared_ptr<const NcclLibrary>(new NcclLibrary(place, handle));
+    }
+    if (complaint.empty()) complaint = dlerror();
+  }
+  throw Error(Code::Unsupported, "cannot load NCCL (" + complaint +
+                                     "): name its file, such as /usr/lib/libnccl.so.2, with "
+                                     "--nccl-library");
+}
+
+NcclId NcclLibrary::new_id() const {
   NcclId id{};
-  loaded.check(loaded.get_unique_id(&id), "ncclGetUniqueId");
+  functions_->check(functions_->get_unique_id(&id), "ncclGetUniqueId");
   return id;
 }
 
-NcclCommunicator::NcclCommunicator(const std::string& library, int rank, int size, NcclId id)
-    : library_(std::make_unique<Library>(library)), size_(size) {
-  library_->check(library_->init_rank(&communicator_, size, id, rank), "ncclCommInitRank");
-}
-
-NcclCommunicator::~NcclCommunicator() {
-  library_->destroy(communicator_);
-}
-
-std::string NcclCommunicator::version() const {
+std::string NcclLibrary::version() const {
   int code = 0;
-  library_->check(library_->get_version(&code), "ncclGetVersion");
+  functions_->check(functions_->get_version(&code), "ncclGetVersion");
   return std::to_string(code / 10000) + "." + std::to_string(code / 100 % 100) + "." +
          std::to_string(code % 100);
 }
 
+NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> library, int rank, int size,
+                                   NcclId id)
+    : library_(std::move(library)), size_(size) {
+  functions().check(functions().init_rank(&communicator_, size, id, rank), "ncclCommInitRank");
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  functions().destroy(communicator_);
+}
+
 void NcclCommunicator::all_reduce(const void* in, void* out, std::size_t count, DType dtype,
                                   ReduceOp op, StreamView stream) {
-  library_->check(library_->all_reduce(in, out, count, type_number(dtype), op_number(op),
-                                       communicator_, stream.get()),
-                  "ncclAllReduce");
+  functions().check(functions().all_reduce(in, out, count, type_number(dtype), op_number(op),
+                                           communicator_, stream.get()),
+                    "ncclAllReduce");
 }
 
 void NcclCommunicator::reduce_scatter(const void* in, void* out, std::size_t count, DType dtype,
                                       ReduceOp op, StreamView stream) {
-  library_->check(library_->reduce_scatter(in, out, count, type_number(dtype), op_number(op),
-                                           communicator_, stream.get()),
-                  "ncclReduceScatter");
+  functions().check(functions().reduce_scatter(in, out, count, type_number(dtype), op_number(op),
+                                               communicator_, stream.get()),
+                    "ncclReduceScatter");
 }
 
 void NcclCommunicator::all_gather(const void* in, void* out, std::size_t count, DType dtype,
                                   StreamView stream) {
-  library_->check(
-      library_->all_gather(in, out, count, type_number(dtype), communicator_, stream.get()),
+  functions().check(
+      functions().all_gather(in, out, count, type_number(dtype), communicator_, stream.get()),
       "ncclAllGather");
 }
 
 void NcclCommunicator::broadcast(const void* in, void* out, std::size_t count, DType dtype,
                                  int root, StreamView stream) {
-  library_->check(
-      library_->broadcast(in, out, count, type_number(dtype), root, communicator_, stream.get()),
+  functions().check(
+      functions().broadcast(in, out, count, type_number(dtype), root, communicator_, stream.get()),
       "ncclBroadcast");
 }
 
 void NcclCommunicator::reduce(const void* in, void* out, std::size_t count, DType dtype,
                               ReduceOp op, int root, StreamView stream) {
-  library_->check(library_->reduce(in, out, count, type_number(dtype), op_number(op), root,
-                                   communicator_, stream.get()),
-                  "ncclReduce");
+  functions().check(functions().reduce(in, out, count, type_number(dtype), op_number(op), root,
+                                       communicator_, stream.get()),
+                    "ncclReduce");
 }
 
 void NcclCommunicator::all_to_all(const void* in, void* out, std::size_t count, DType dtype,
@@ -162,28 +216,28 @@ void NcclCommunicator::all_to_all(const void* in, void* out, std::size_t count, 
   const std::size_t bytes = count * element_bytes(dtype);
   const auto* from = static_cast<const std::byte*>(in);
   auto* to = static_cast<std::byte*>(out);
-  library_->check(library_->group_start(), "ncclGroupStart");
+  functions().check(functions().group_start(), "ncclGroupStart");
   for (int peer = 0; peer < size_; ++peer) {
     const std::size_t offset = static_cast<std::size_t>(peer) * bytes;
-    library_->check(
-        library_->send(from + offset, count, type_number(dtype), peer, communicator_, stream.get()),
-        "ncclSend");
-    library_->check(library_->receive(to + offset, count, type_number(dtype), peer, communicator_,
-                                      stream.get()),
-                    "ncclRecv");
+    functions().check(functions().send(from + offset, count, type_number(dtype), peer,
+                                       communicator_, stream.get()),
+                      "ncclSend");
+    functions().check(functions().receive(to + offset, count, type_number(dtype), peer,
+                                          communicator_, stream.get()),
+                      "ncclRecv");
   }
-  library_->check(library_->group_end(), "ncclGroupEnd");
+  functions().check(functions().group_end(), "ncclGroupEnd");
 }
 
 void NcclCommunicator::send_receive(const void* in, int to, void* out, int from, std::size_t count,
                                     DType dtype, StreamView stream) {
-  library_->check(library_->group_start(), "ncclGroupStart");
-  library_->check(library_->send(in, count, type_number(dtype), to, communicator_, stream.get()),
-                  "ncclSend");
-  library_->check(
-      library_->receive(out, count, type_number(dtype), from, communicator_, stream.get()),
+  functions().check(functions().group_start(), "ncclGroupStart");
+  functions().check(
+      functions().send(in, count, type_number(dtype), to, communicator_, stream.get()), "ncclSend");
+  functions().check(
+      functions().receive(out, count, type_number(dtype), from, communicator_, stream.get()),
       "ncclRecv");
-  library_->check(library_->group_end(), "ncclGroupEnd");
+  functions().check(functions().group_end(), "ncclGroupEnd");
 }
 
 }  // namespace tersum::gpu

@@ -1,8 +1,8 @@
 // The first half of topk's twin: the list of candidates (topk_twin.cu says how it works).
 #include "cuda/block_scan.cuh"
 #include "cuda/codec.cuh"
-#include "cuda/topk_twin.hpp"
 #include "cuda/kernels.hpp"
+#include "cuda/topk_twin.hpp"
 
 namespace tersum::gpu {
 namespace {
@@ -10,7 +10,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarpWords = 16;                           // bitmap words that a warp fills
 constexpr std::uint32_t kStrip = kThreads * kWarpWords;  // elements of a block that fills them
-constexpr int kGatherThreads = kSelectTile / 32;         // a bitmap word each
+constexpr int kJudgeThreads = 1024;
+constexpr int kGatherThreads = kSelectTile / 32;  // a bitmap word each
 static_assert(kSelectTile % kStrip == 0 && kSelectTile <= 65536);
 static_assert(TwinState::mask_words_for(1) == kGatherThreads);
 
@@ -65,13 +66,29 @@ __device__ void load_strip(const Feed& feed, const std::uint32_t* mask, std::uin
   }
 }
 
+/// Marks the elements of a warp's part of a strip that reach `floor` in the bitmap. Returns how
+/// many there are.
+__device__ std::uint32_t mark_part(const SelectMemory& memory, std::uint32_t start,
+                                   const float (&x)[kWarpWords], std::uint32_t floor) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  std::uint32_t word = 0;
+#pragma unroll
+  for (int j = 0; j < kWarpWords; ++j) {
+    const std::uint32_t marks = __ballot_sync(kAllLanes, magnitude_of(x[j]) >= floor);
+    if (lane == j) word = marks;
+  }
+  if (lane < kWarpWords) memory.above[start / 32 + lane] = word;
+  return __reduce_add_sync(kAllLanes, __popc(word));
+}
+
 /// The pass over all elements, one strip per block. hint[0] is the floor guessed from the last
 /// step, 0 for none; hint[1] was its threshold.
 template <Source kSource>
 __global__ __launch_bounds__(kThreads) void absorb(Feed feed, SelectMemory memory,
                                                    const std::uint32_t* mask,
                                                    const std::uint32_t* hint) {
-  const std::uint32_t floor = hint == nullptr ? 0 : *hint;
+  const std::uint32_t floor = hint == nullptr ? 0 : hint[kFloorHint];
+  if (kSource == Source::Gradient && floor == 0) return;
   const auto count = static_cast<std::uint32_t>(feed.count);
   const std::uint32_t lane = threadIdx.x % 32;
   const std::uint32_t start = warp_part(blockIdx.x);
@@ -84,27 +101,92 @@ __global__ __launch_bounds__(kThreads) void absorb(Feed feed, SelectMemory memor
     }
   }
   if (floor == 0) return;
-  std::uint32_t word = 0;
-#pragma unroll
-  for (int j = 0; j < kWarpWords; ++j) {
-    const std::uint32_t marks = __ballot_sync(kAllLanes, magnitude_of(x[j]) >= floor);
-    if (lane == j) word = marks;
-  }
-  if (lane < kWarpWords) memory.above[start / 32 + lane] = word;
-  const std::uint32_t marked = __reduce_add_sync(kAllLanes, __popc(word));
+  const std::uint32_t marked = mark_part(memory, start, x, floor);
   if (lane == 0 && marked != 0) atomicAdd(memory.guessed + start / kSelectTile, marked);
 }
 
-/// One block: counts the candidates of the guess.
-__global__ __launch_bounds__(1024) void judge_guess(SelectMemory memory, std::uint32_t kept,
-                                                    const std::uint32_t* hint) {
+/// For one block: a floor that about 1.8 k elements reach, judged by a sample; 0 if so few elements
+/// are kept that a sample says little, or there are so few in all that it saves nothing.
+__device__ std::uint32_t floor_of_sample(const float* x, SelectControl* control,
+                                         std::uint32_t count, std::uint32_t kept) {
+  constexpr int kEach = 32;
+  constexpr std::uint32_t kSample = kEach * kJudgeThreads;
+  __shared__ std::uint32_t histogram[kTopBins];
+  const auto wanted = static_cast<std::uint32_t>(std::uint64_t{kSample} * kept * 9 / 5 / count);
+  if (count < 16 * kSample || wanted < 48 || wanted > kSample / 2) return 0;
+  const std::uint32_t room = count / kSample;
+  std::uint32_t magnitude[kEach];
+#pragma unroll
+  for (int c = 0; c < kEach; ++c) {
+    const std::uint32_t s = c * kJudgeThreads + threadIdx.x;
+    magnitude[c] = magnitude_of(x[s * room + s * 2654435761u % room]);
+  }
+  clear_histogram(histogram, kTopBins);
+#pragma unroll
+  for (int c = 0; c < kEach; ++c) atomicAdd(histogram + (magnitude[c] >> 20), 1u);
+  flush_histogram(histogram, kTopBins, control->sample);
+  __threadfence_block();
+  __syncthreads();
+  const BinOfKth top = find_bin(control->sample, kTopBins, wanted);
+  clear_histogram(histogram, kLowerBins);
+#pragma unroll
+  for (int c = 0; c < kEach; ++c) {
+    if (magnitude[c] >> 20 == top.bin) {
+      atomicAdd(histogram + (magnitude[c] >> 10 & (kLowerBins - 1)), 1u);
+    }
+  }
+  flush_histogram(histogram, kLowerBins, control->sample + kTopBins);
+  __threadfence_block();
+  __syncthreads();
+  return top.bin << 20 | find_bin(control->sample + kTopBins, kLowerBins, top.left).bin << 10;
+}
+
+/// One block: counts the candidates of the guess; where it does not hold, takes a sample.
+__global__ __launch_bounds__(kJudgeThreads) void judge_guess(const float* x, SelectMemory memory,
+                                                             std::uint32_t count,
+                                                             std::uint32_t kept,
+                                                             const std::uint32_t* hint) {
   SelectControl* control = memory.control;
-  const std::uint32_t floor = hint == nullptr ? 0 : *hint;
+  std::uint32_t floor = hint == nullptr ? 0 : hint[kFloorHint];
   const std::uint32_t total = floor == 0 ? 0 : scan_array(memory.guessed, memory.tiles);
-  if (threadIdx.x != 0) return;
   const bool good = total >= kept && total <= memory.capacity;
-  control->knowledge = good ? Knowledge::Guessed : Knowledge::Nothing;
+  if (!good) floor = floor_of_sample(x, control, count, kept);
+  if (threadIdx.x != 0) return;
+  control->knowledge = good         ? Knowledge::Guessed
+                       : floor != 0 ? Knowledge::Sampled
+                                    : Knowledge::Nothing;
   control->floor = floor;
+  control->candidates = total;
+}
+
+/// The bitmap for a sample's floor. The last block counts, and gives it up if it does not hold.
+__global__ __launch_bounds__(kThreads) void mark_sampled(const float* x, SelectMemory memory,
+                                                         std::uint32_t count, std::uint32_t kept) {
+  SelectControl* control = memory.control;
+  if (control->knowledge != Knowledge::Sampled) return;
+  const std::uint32_t floor = control->floor;
+  const std::uint32_t lane = threadIdx.x % 32;
+  for (std::uint32_t strip = blockIdx.x; strip < memory.tiles * (kSelectTile / kStrip);
+       strip += gridDim.x) {
+    const std::uint32_t start = warp_part(strip);
+    float part[kWarpWords];
+#pragma unroll
+    for (int j = 0; j < kWarpWords; ++j) {
+      const std::uint32_t i = start + j * 32 + lane;
+      part[j] = i < count ? x[i] : 0.0f;
+    }
+    const std::uint32_t marked = mark_part(memory, start, part, floor);
+    if (lane == 0 && marked != 0) atomicAdd(memory.tile_above + start / kSelectTile, marked);
+  }
+  if (!is_last_block(control->tickets + kSampleTicket, gridDim.x)) return;
+  const std::uint32_t total = scan_array(memory.tile_above, memory.tiles);
+  const bool good = total >= kept && total <= memory.capacity;
+  __syncthreads();  // the sums are written
+  for (std::uint32_t tile = threadIdx.x; !good && tile < memory.tiles; tile += kThreads) {
+    memory.tile_above[tile] = 0;
+  }
+  if (threadIdx.x != 0) return;
+  control->knowledge = good ? Knowledge::Marked : Knowledge::Nothing;
   control->candidates = total;
 }
 
@@ -286,7 +368,8 @@ void launch_find_candidates(StreamView stream, const Feed& feed, const SelectMem
   for_source(feed, [&](auto source) {
     absorb<source()><<<strips, kThreads, 0, s>>>(feed, memory, mask, hint);
   });
-  judge_guess<<<1, 1024, 0, s>>>(memory, packed.kept, hint);
+  judge_guess<<<1, kJudgeThreads, 0, s>>>(x, memory, packed.count, packed.kept, hint);
+  mark_sampled<<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
   refine<Knowledge::Nothing><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
   refine<Knowledge::TopBits><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
   refine<Knowledge::HighBits><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);

@@ -5,9 +5,11 @@
 // them (a count proves it, so the guess can cost time but never exactness), and all that follows
 // works on these candidates only: their list in order of index, a radix select of 11 + 10 + 10 bits
 // for the threshold, ranks by prefix sums, and the Elias-Fano code. Otherwise, and in the first
-// step, a histogram of all elements gives the floor, or, where one bin holds more than the
-// candidate list (many equal magnitudes), the exact threshold. Every kernel is always launched;
-// those that are not needed see it in the control block and end.
+// step, a small sample gives a floor for a second pass, which the count has to prove, too. Where
+// that fails, or so few elements are sent that a sample says nothing, a histogram of all elements
+// gives the floor, or, where one bin holds more than the candidate list (many equal magnitudes),
+// the exact threshold. Every kernel is always launched; those that are not needed see it in the
+// control block and end.
 #include <cmath>
 
 #include "compressors/keep_rule.hpp"
@@ -21,6 +23,7 @@ namespace tersum::gpu {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr unsigned kNarrowBlocks = 132 * 2;  // each adds a histogram to the global one
 constexpr int kPartThreads = kCandidateTile / 4;
 
 /// The next 10 bits of the threshold, from the candidates that have the known ones.
@@ -33,13 +36,21 @@ __global__ __launch_bounds__(kThreads) void narrow(SelectMemory memory) {
   std::uint32_t* const counts = control->candidate + kTopBins + (kShift == 10 ? 0 : kLowerBins);
   const std::uint32_t candidates = control->candidates;
   clear_histogram(histogram, kLowerBins);
-  const std::uint32_t stride = gridDim.x * kThreads;
-  for (std::uint32_t i = blockIdx.x * kThreads + threadIdx.x; i < candidates; i += stride) {
-    const std::uint32_t magnitude = memory.value[i] & kMagnitudeMask;
+  const auto count_one = [&](std::uint32_t value) {
+    const std::uint32_t magnitude = value & kMagnitudeMask;
     if (magnitude >> (kShift + 10) == known) {
       atomicAdd(histogram + (magnitude >> kShift & (kLowerBins - 1)), 1u);
     }
+  };
+  const auto* quads = reinterpret_cast<const uint4*>(memory.value);
+  const std::uint32_t stride = gridDim.x * kThreads;
+  const std::uint32_t thread = blockIdx.x * kThreads + threadIdx.x;
+#pragma unroll 4
+  for (std::uint32_t q = thread; q < candidates / 4; q += stride) {
+    const uint4 quad = quads[q];
+    count_one(quad.x), count_one(quad.y), count_one(quad.z), count_one(quad.w);
   }
+  if (thread < candidates % 4) count_one(memory.value[candidates - 1 - thread]);
   flush_histogram(histogram, kLowerBins, counts);
   if (!is_last_block(control->tickets + kNarrowTickets + (kShift == 10 ? 0 : 1), gridDim.x)) return;
   const BinOfKth found = find_bin(counts, kLowerBins, left);
@@ -51,15 +62,18 @@ __global__ __launch_bounds__(kThreads) void narrow(SelectMemory memory) {
 /// Candidates above (high half) and at (low half) the threshold among a thread's four.
 __device__ std::uint32_t count_four(const SelectMemory& memory, std::uint32_t first,
                                     std::uint32_t candidates, std::uint32_t threshold) {
-  std::uint32_t counts = 0;
-  for (std::uint32_t c = 0; c < 4 && first + c < candidates; ++c) {
-    const std::uint32_t magnitude = memory.value[first + c] & kMagnitudeMask;
-    counts += magnitude > threshold ? 0x10000u : magnitude == threshold ? 1u : 0u;
-  }
-  return counts;
+  const auto count_one = [&](std::uint32_t value, std::uint32_t i) -> std::uint32_t {
+    const std::uint32_t magnitude = value & kMagnitudeMask;
+    if (i >= candidates || magnitude < threshold) return 0;
+    return magnitude > threshold ? 0x10000u : 1u;
+  };
+  if (first >= candidates) return 0;
+  const uint4 four = *reinterpret_cast<const uint4*>(memory.value + first);  // all in the array
+  return count_one(four.x, first) + count_one(four.y, first + 1) + count_one(four.z, first + 2) +
+         count_one(four.w, first + 3);
 }
 
-/// The floor that next time should give about 1.6 k candidates: this threshold, moved on as it has
+/// The floor that next time should give about 1.4 k candidates: this threshold, moved on as it has
 /// moved since the last step (with error feedback it grows at first), less what gave the margin.
 __device__ std::uint32_t next_floor(const SelectControl& control, std::uint32_t kept,
                                     std::uint32_t last_threshold) {
@@ -70,7 +84,7 @@ __device__ std::uint32_t next_floor(const SelectControl& control, std::uint32_t 
   float factor = 0.9f;
   if (ratio > 1.05f && control.floor < threshold && control.floor != 0) {
     const float slope = logf(ratio) / logf(top / float_of(control.floor));
-    factor = fminf(fmaxf(expf(-logf(1.6f) / slope), 0.6f), 0.98f);
+    factor = fminf(fmaxf(expf(-logf(1.4f) / slope), 0.6f), 0.98f);
   }
   if (last_threshold != 0) {
     const float growth = fminf(fmaxf(top / float_of(last_threshold), 0.7f), 1.5f);
@@ -98,8 +112,9 @@ __global__ __launch_bounds__(kPartThreads) void rank_parts(SelectMemory memory, 
   scan_array(memory.part_above, parts);
   scan_array(memory.part_equal, parts);
   if (threadIdx.x == 0 && hint != nullptr) {
-    hint[0] = next_floor(*control, kept, hint[1]);
-    hint[1] = control->prefix;
+    hint[kFloorHint] = next_floor(*control, kept, hint[kThresholdHint]);
+    hint[kThresholdHint] = control->prefix;
+    if (control->knowledge != Knowledge::Guessed) ++hint[kTopKMissesHint];
   }
 }
 
@@ -201,7 +216,7 @@ class TopKTwin final : public Twin {
 
   void select(StreamView stream, const Input& input, const SelectMemory& memory,
               const TopKPayload& packed, std::uint32_t* values) const {
-    const unsigned blocks = std::min(blocks_for(memory.capacity, kThreads * 4), kPassBlocks);
+    const unsigned blocks = std::min(blocks_for(memory.capacity, kThreads * 4), kNarrowBlocks);
     const cudaStream_t s = stream.get();
     narrow<10><<<blocks, kThreads, 0, s>>>(memory);
     narrow<0><<<blocks, kThreads, 0, s>>>(memory);

@@ -23,22 +23,31 @@ inline constexpr int kCandidateTicket = 0;
 inline constexpr int kMarkTicket = 2;
 inline constexpr int kNarrowTickets = 5;  // and the one behind it
 inline constexpr int kPartTicket = 7;
+inline constexpr int kSampleTicket = 8;
 
-/// What is known about the cut so far. The order is that of the steps.
+/// Words of TwinState::hint().
+inline constexpr int kFloorHint = 0;       ///< guessed for the next step; 0: no guess
+inline constexpr int kThresholdHint = 1;   ///< of the last step
+inline constexpr int kTopKMissesHint = 2;  ///< steps, so far, that had no use of a guess
+
+/// What is known about the cut so far.
 enum class Knowledge : std::uint32_t {
   Guessed = 0,   ///< the guess from the last step held: bitmap of candidates ready
-  Nothing = 1,   ///< it did not: a histogram is needed
+  Nothing = 1,   ///< no guess and no sample was of use: a histogram is needed
   Bin = 2,       ///< the bin of the k-th element gives few enough candidates
   TopBits = 3,   ///< too many candidates: 11 bits of the threshold are known
   HighBits = 4,  ///< 21 bits
   Exact = 5,     ///< all bits
+  Sampled = 6,   ///< the guess did not hold, a sample has given another floor
+  Marked = 7,    ///< which held: bitmap of candidates ready
 };
 
 /// Counters of one selection; zero before it.
 struct SelectControl {
   std::uint32_t all[kTopBins + 2 * kLowerBins];        ///< histograms of all elements
   std::uint32_t candidate[kTopBins + 2 * kLowerBins];  ///< and of candidates
-  std::uint32_t tickets[8];
+  std::uint32_t sample[kTopBins + kLowerBins];         ///< and of a sample
+  std::uint32_t tickets[9];
   Knowledge knowledge;
   std::uint32_t floor;       ///< candidates have magnitudes of at least this
   std::uint32_t left;        ///< the threshold is the left-th largest of those with its known bits

@@ -76,10 +76,9 @@ done
 exec 3>&-
 status=0
 for pid in "${pids[@]}"; do
-  if ! wait "$pid"; then
-    code=$?
-    [ "$status" -ne 0 ] || status=$code
-  fi
+  code=0
+  wait "$pid" || code=$?
+  [ "$status" -ne 0 ] || status=$code
 done
 pids=()
 for host in 0 1; do

@@ -1,90 +1,149 @@
 #!/usr/bin/env bash
-# Builds the GPU room, runs all GPU tests and benchmarks, and leaves what they said in a directory:
+# Builds the GPU room, runs all GPU tests and benchmarks, and leaves what they said in a directory, with a table and
+# plots of it (summary.md and *.svg, by plot_results.py):
 #
-#   scripts/gpu.sh [directory]          (default: build/gpu-results)
+#   scripts/gpu.sh [--no-build] [--only tests|benches] [directory]          (default: build/gpu-results)
+#
+#   --no-build   takes the programs in TERSUM_GPU_BUILD as they are; no sources or compilers are needed
+#   --only       one half of it
 #
 # Environment: TERSUM_GPU_BUILD (build directory, default build/gpu), NCCL_LIBRARY (path of libnccl.so.2; found in
 # Python's nvidia-nccl package if not set; without it nothing is compared with NCCL), TERSUM_TRACES (CSV files for
 # exchange_replay, separated by spaces).
 # The last line says how many steps passed and failed. Exit status 0 only if none failed.
 set -uo pipefail
-cd "$(dirname "$0")/.."
-results=${1:-build/gpu-results}
-build=${TERSUM_GPU_BUILD:-build/gpu}
-mkdir -p "$results"
+results=build/gpu-results only= build_it=yes
+while [ $# -gt 0 ]; do
+  case $1 in
+    --no-build) build_it= ;;
+    --only)
+      only=${2:-}
+      shift
+      case $only in tests | benches) ;; *) echo "gpu.sh: --only tests or --only benches" >&2 && exit 2 ;; esac
+      ;;
+    -*) echo "gpu.sh: unknown option $1; there are --no-build and --only tests|benches" >&2 && exit 2 ;;
+    *) results=$1 ;;
+  esac
+  shift
+done
+mkdir -p "$results" || exit 2
 results=$(cd "$results" && pwd)
+build=$(realpath -m "${TERSUM_GPU_BUILD:-$(dirname "$0")/../build/gpu}")
+traces=${TERSUM_TRACES:-}
+export -n TERSUM_GPU_BUILD TERSUM_TRACES  # programs refuse TERSUM_* names that are no settings
+cd "$(dirname "$0")/.." || exit 2
 export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}  # plain NVLink on both sides
 passed=0 failed=0
 
-step() {  # step <name> <seconds> <command...>
-  local name=$1 limit=$2
-  shift 2
-  if timeout "$limit" "$@" > "$results/$name.log" 2>&1; then
+count_step() {  # count_step <name> <status of its command> <seconds>
+  if [ "$2" -eq 0 ]; then
     passed=$((passed + 1))
-    echo "$name: passed"
+    echo "$1: passed ($3 s)"
   else
     failed=$((failed + 1))
-    echo "$name: FAILED, see $results/$name.log" >&2
+    echo "$1: FAILED ($3 s), see $results/$1.log" >&2
   fi
 }
 
-step configure 300 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTERSUM_CUDA=ON -DTERSUM_BENCH=ON
-step build 3600 cmake --build "$build" --target \
-  cuda_test src_device_test src_device_gradients_test src_device_hierarchy_test src_device_hosts_test src_device_loss_test src_device_processes_test \
-  src_device_context_test src_device_pieces_test collectives_cuda compressed_cuda compressors_cuda \
-  exchange_replay tersum-perf tersum-run
-if [ "$failed" -gt 0 ]; then
-  echo "$passed passed, $failed failed"
-  exit 1
-fi
+step() {  # step <name> <seconds> <command...>
+  local name=$1 limit=$2 start=$SECONDS
+  shift 2
+  timeout -k 5 "$limit" "$@" > "$results/$name.log" 2>&1
+  count_step "$name" $? $((SECONDS - start))
+}
 
+finish() {
+  echo "$passed passed, $failed failed"
+  [ "$failed" -eq 0 ]
+  exit
+}
+
+if [ -n "$build_it" ]; then
+  step configure 300 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTERSUM_CUDA=ON -DTERSUM_BENCH=ON
+  step build 3600 cmake --build "$build" --target \
+    cuda_test src_device_test src_device_pieces_test src_device_gradients_test src_device_hierarchy_test \
+    src_device_hosts_test src_device_processes_test src_device_loss_test src_device_context_test \
+    collectives_cuda compressed_cuda compressors_cuda \
+    exchange_replay tersum-perf tersum-run
+  [ "$failed" -eq 0 ] || finish
+fi
 {
   date -u +%Y-%m-%d
-  nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null || echo "no GPU"
+  nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2> /dev/null | sed 's/, /, driver /' || echo "no GPU"
 } > "$results/machine.txt"
+cards=$(nvidia-smi -L 2> /dev/null | wc -l)
 
-step tests 900 "$build/tests/cuda/cuda_test" --gtest_output="json:$results/tests.json"
-for name in device device_pieces device_gradients device_hierarchy device_hosts device_loss device_processes device_context; do
-  step "${name}_tests" 300 "$build/tests/src/src_${name}_test" --gtest_output="json:$results/${name}_tests.json"
-done
+tests() {
+  # What one GPU is enough for, in parts side by side; then what measures how fast failures are noticed, alone.
+  local single='All/TwinBytes*:BufferPool*:Foundation*:Gather*:GpuError*:Layouts/*:NcclLoader*:TopKTwin*:TwinCalls*'
+  single+=':TwinRegistry*:CollectivePlan*:CompressedPlan*'
+  local parts=6 part pids=() start=$SECONDS
+  for ((part = 0; part < parts; ++part)); do
+    CUDA_VISIBLE_DEVICES=$((part % (cards > 0 ? cards : 1))) GTEST_TOTAL_SHARDS=$parts GTEST_SHARD_INDEX=$part \
+      timeout -k 5 300 "$build/tests/cuda/cuda_test" --gtest_filter="$single" \
+      --gtest_output="json:$results/single_tests_$part.json" > "$results/single_tests_$part.log" 2>&1 &
+    pids+=($!)
+  done
+  for ((part = 0; part < parts; ++part)); do
+    wait "${pids[part]}"
+    count_step "single_tests_$part" $? $((SECONDS - start))
+  done
+  step peer_tests 300 "$build/tests/cuda/cuda_test" --gtest_filter="-$single" --gtest_output="json:$results/peer_tests.json"
+  for name in device device_pieces device_gradients device_hierarchy device_hosts device_processes device_loss \
+    device_context; do
+    step "${name}_tests" 300 "$build/tests/src/src_${name}_test" --gtest_output="json:$results/${name}_tests.json"
+  done
+}
 
-nccl=${NCCL_LIBRARY:-$(python3 -c "import nvidia.nccl, os
+benches() {
+  local nccl ranks dtype trace name
+  nccl=${NCCL_LIBRARY:-$(python3 -c "import nvidia.nccl, os
 print(os.path.join(list(nvidia.nccl.__path__)[0], 'lib', 'libnccl.so.2'))" 2> /dev/null)}
-compare=()
-[ -n "$nccl" ] && compare=(--compare nccl --nccl-library "$nccl")
-count=$(nvidia-smi -L 2> /dev/null | wc -l)
-for ranks in 2 4 8; do
-  [ "$count" -ge "$ranks" ] || continue
-  run=("$build/bench/collectives_cuda" --ranks "$ranks" "${compare[@]}")
-  for dtype in fp32 bf16; do
-    step "all_reduce_${dtype}_x$ranks" 300 "${run[@]}" --eager --dtype "$dtype" \
-      --variant tersum --variant early:early=1 --json "$results/all_reduce_${dtype}_x$ranks.json"
+  local compare=()
+  [ -n "$nccl" ] && compare=(--compare nccl --nccl-library "$nccl")
+  for ranks in 2 4 8; do
+    [ "$cards" -ge "$ranks" ] || continue
+    local run=("$build/bench/collectives_cuda" --ranks "$ranks" "${compare[@]}")
+    for dtype in fp32 bf16; do
+      step "all_reduce_${dtype}_x$ranks" 120 "${run[@]}" --eager --dtype "$dtype" \
+        --variant tersum --variant early:early=1 --json "$results/all_reduce_${dtype}_x$ranks.json"
+    done
+    step "others_x$ranks" 120 "${run[@]}" --json "$results/others_x$ranks.json" \
+      --collectives reduce_scatter,all_gather,broadcast,reduce,all_to_all,send_receive
+    step "compressed_x$ranks" 120 "$build/bench/compressed_cuda" --ranks "$ranks" "${compare[@]}" \
+      --json "$results/compressed_x$ranks.json"
+    for mode in graph eager; do
+      local graph=()
+      [ $mode = graph ] && graph=(--graph)
+      step "communicators_${mode}_x$ranks" 120 "$build/bench/perf/tersum-perf" allreduce -n "$ranks" --device cuda \
+        "${graph[@]}" "${compare[@]}" --min 1K --max 64M --factor 16 --json "$results/communicators_${mode}_x$ranks.json"
+    done
   done
-  step "compressed_x$ranks" 300 "$build/bench/compressed_cuda" --ranks "$ranks" ${nccl:+--nccl-library "$nccl"} \
-    --json "$results/compressed_x$ranks.json"
-  step "others_x$ranks" 300 "${run[@]}" --json "$results/others_x$ranks.json" \
-    --collectives reduce_scatter,all_gather,broadcast,reduce,all_to_all,send_receive
-done
-for ranks in 2 4; do
-  [ "$count" -ge "$ranks" ] || continue
-  step "communicators_x$ranks" 300 "$build/bench/perf/tersum-perf" allreduce -n "$ranks" --device cuda --graph \
-    --min 1K --max 256M --factor 4 --json "$results/communicators_x$ranks.json"
-done
-if [ "$(id -u)" -eq 0 ] && command -v ip > /dev/null && command -v tc > /dev/null; then
-  for ranks in 1 2; do
-    step "emulated_hosts_x$ranks" 120 scripts/emulated_hosts.sh -n "$ranks" -- "$build/bench/perf/tersum-perf" allreduce \
-      --device cuda --min 256M --max 256M --iterations 2 --json "$results/emulated_hosts_x$ranks.json"
+  if [ "$(id -u)" -eq 0 ] && command -v ip > /dev/null && command -v tc > /dev/null && [ "$cards" -ge 1 ]; then
+    for ranks in 1 2; do
+      step "emulated_hosts_x$ranks" 120 scripts/emulated_hosts.sh -n "$ranks" -- "$build/bench/perf/tersum-perf" allreduce \
+        --device cuda --min 256M --max 256M --iterations 2 --warmup 1 --in-place --no-check \
+        --json "$results/emulated_hosts_x$ranks.json"
+    done
+  fi
+  for trace in $traces; do
+    [ "$cards" -ge 2 ] || continue
+    name=replay_$(basename "$trace" .csv)
+    step "$name" 120 "$build/src/tools/tersum-run" -n 2 -- "$build/bench/exchange/exchange_replay" "$trace" \
+      --json "$results/$name.json"
   done
-fi
-for trace in ${TERSUM_TRACES:-}; do
-  [ "$count" -ge 2 ] || continue
-  step "replay_$(basename "$trace" .csv)" 300 "$build/src/tools/tersum-run" -n 2 -- "$build/bench/exchange/exchange_replay" \
-    "$trace" --json "$results/replay_$(basename "$trace" .csv).json"
-done
-step compressors 600 "$build/bench/compressors_cuda"
+  if [ "$cards" -ge 1 ]; then
+    step compressors 120 "$build/bench/compressors_cuda" --json "$results/compressors.json"
+    step compressors_shift 120 "$build/bench/compressors_cuda" --shift --count 268435456 --spec topk --spec topk+ef \
+      --json "$results/compressors_shift.json"
+    if python3 -c "import torch; assert torch.cuda.is_available()" 2> /dev/null; then
+      step compressors_torch 240 python3 bench/compressors_torch.py "$build/bench/compressors_cuda" \
+        --json "$results/compressors_torch.json"
+    fi
+  fi
+  step plots 60 python3 -B scripts/plot_results.py "$results"
+}
 
-cat "$results/machine.txt" "$results"/all_reduce_*.log "$results"/compressed_*.log "$results"/others_*.log \
-  "$results"/compressors.log \
-  2> /dev/null | tee "$results/table.txt"
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+[ "$only" = benches ] || tests
+[ "$only" = tests ] || benches
+finish

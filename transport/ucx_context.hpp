@@ -14,6 +14,9 @@ namespace tersum::transport {
 /// "Endpoint timeout (UCS -80)".
 std::string describe(ucs_status_t status);
 
+/// The lanes of an endpoint: "posix/memory tcp/eth0".
+std::string lanes_of(ucp_ep_h endpoint);
+
 /// One UCX context with one worker for active messages and wake-ups. Used by one thread at a time.
 class UcxContext {
  public:

@@ -1,10 +1,6 @@
 #include "transport/ucx_transport.hpp"
 
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <set>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -143,32 +139,9 @@ bool UcxTransport::refuse(Peer& peer, MemoryType memory, Request& request) {
   return true;
 }
 
-/// UCX tells only in a text for people, one line for each lane:
-/// "#  lane[0]:  3:tcp/eth0.0 md[2] -> ...".
 std::string UcxTransport::route(int rank) {
   const Peer& to = peer(rank);
-  if (to.endpoint == nullptr) return {};
-  char* text = nullptr;
-  std::size_t bytes = 0;
-  FILE* stream = open_memstream(&text, &bytes);
-  if (stream == nullptr) return {};
-  ucp_ep_print_info(to.endpoint, stream);
-  std::fclose(stream);
-  std::istringstream lines(text);
-  std::free(text);
-  std::set<std::string> names;
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t lane = line.find("lane[");
-    const std::size_t mark = line.find("]:", lane);
-    if (lane == std::string::npos || mark == std::string::npos) continue;
-    std::string name;
-    std::istringstream(line.substr(mark + 2)) >> name;
-    name = name.substr(name.find(':') + 1);  // its number
-    names.insert(name.substr(0, name.rfind('.')));
-  }
-  std::string route;
-  for (const std::string& name : names) route += (route.empty() ? "" : " ") + name;
-  return route;
+  return to.endpoint == nullptr ? std::string() : lanes_of(to.endpoint);
 }
 
 void UcxTransport::post_send(int rank, const Envelope& envelope, ConstBuffer buffer,

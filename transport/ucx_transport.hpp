@@ -33,4 +33,15 @@ std::string ucx_version();
 /// What UCX can use on this host, as "tcp/eth0", "posix/memory", ...; empty if UCX does not start.
 std::vector<std::string> ucx_transports();
 
+/// The transports that carry messages from one rank to another, as Transport::route() names them;
+/// empty: none can.
+struct UcxLanes {
+  bool device_memory = false;  ///< this build of UCX can move CUDA memory
+  std::string inside_host;
+  std::string between_hosts;
+};
+
+/// What ranks with these options would use here. Error System if UCX does not start with them.
+UcxLanes ucx_lanes(const UcxOptions& options);
+
 }  // namespace tersum::transport

@@ -1,15 +1,14 @@
 // Replays a measured backward pass on GPUs with a real exchange, and reports what communication
 // adds to a step.
+#include <cuda_runtime_api.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <fstream>
-#include <nlohmann/json.hpp>
-
-#include <cuda_runtime_api.h>
 
 #include "cuda/device.hpp"
 #include "cuda/error.hpp"
 #include "exchange/replay.hpp"
+#include "json_file.hpp"
 
 namespace tersum::replay {
 namespace {
@@ -61,12 +60,12 @@ void run(const Options& options) {
   const bool speaks = communicator.rank() == 0;
   Replay replay(communicator, read_trace(options.trace), options.link_gbit * 1e9 / 8);
   const double compute_ms = replay.compute_ms(options.steps);
-  nlohmann::json results = nlohmann::json::array();
+  const std::string trace = options.trace.substr(options.trace.rfind('/') + 1);
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   if (speaks) {
     std::printf("# %d x %s, driver for CUDA %s; %s: %.1f MB of fp32 gradients, compute %.2f ms\n",
                 communicator.size(), devices.front().name.c_str(), gpu::driver_version().c_str(),
-                options.trace.substr(options.trace.rfind('/') + 1).c_str(),
-                static_cast<double>(replay.bytes()) / 1e6, compute_ms);
+                trace.c_str(), static_cast<double>(replay.bytes()) / 1e6, compute_ms);
     std::printf("%-28s %12s %10s %10s %10s %10s\n", "# compressor", "wire MB", "step ms",
                 "exposed ms", options.link_gbit > 0 ? "bound ms" : "",
                 options.link_gbit > 0 ? "step/bound" : "");
@@ -75,16 +74,19 @@ void run(const Options& options) {
     const Result result = replay.run(compressor, options.steps);
     if (!speaks) continue;
     print(result, compute_ms);
-    results.push_back({{"compressor", result.compressor},
-                       {"iteration_ms", result.iteration_ms},
-                       {"compute_ms", compute_ms},
-                       {"wire_bytes", result.wire_bytes},
-                       {"bound_ms", result.bound_ms}});
+    rows.push_back({{"compressor", result.compressor},
+                    {"iteration_ms", result.iteration_ms},
+                    {"compute_ms", compute_ms},
+                    {"wire_bytes", result.wire_bytes},
+                    {"bound_ms", result.bound_ms}});
   }
   if (speaks && !options.json.empty()) {
-    std::ofstream file(options.json);
-    file << results.dump(2) << '\n';
-    if (!file) throw Error(Code::System, "cannot write " + options.json);
+    write_json(options.json, {{"tool", "exchange_replay"},
+                              {"card", devices.front().name},
+                              {"ranks", communicator.size()},
+                              {"trace", trace},
+                              {"link_gbit", options.link_gbit},
+                              {"rows", rows}});
   }
 }
 

@@ -1,4 +1,5 @@
 #include "perf/device.hpp"
+#include "perf/nccl.hpp"
 
 namespace tersum::perf {
 
@@ -8,6 +9,10 @@ std::unique_ptr<DeviceMemory> DeviceMemory::make(int, BufferRing&, BufferRing&) 
 
 std::string device_name() {
   return "none";
+}
+
+Nccl join_nccl(Communicator&, const Problem&, const std::string&, Stream) {
+  throw Error(Code::Unsupported, "--compare nccl: this build has no CUDA");
 }
 
 }  // namespace tersum::perf

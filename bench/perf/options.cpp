@@ -18,7 +18,7 @@ constexpr std::size_t kLargestBytes = std::size_t{1} << 40;
 struct Words {
   std::string collective, minimum = "4", maximum = "64M", dtype = "fp32", op = "sum";
   bool check = false, no_check = false, only_in_place = false, only_out_of_place = false;
-  std::string device = "host";
+  std::string device = "host", compare;
 };
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -82,6 +82,11 @@ void add_options(CLI::App& app, Options& options, Words& words) {
       ->check(CLI::IsMember({"host", "cuda"}))
       ->capture_default_str();
   app.add_flag("--graph", options.graph, "with --device cuda: replay a CUDA graph of the calls");
+  app.add_option("--compare", words.compare,
+                 "with --device cuda: nccl, on the same buffers and in turn, checked as well")
+      ->check(CLI::IsMember({"nccl"}));
+  app.add_option("--nccl-library", options.nccl_library,
+                 "file of NCCL, such as libnccl.so.2 (default: searched for)");
   app.add_option("--compressor", options.compressor,
                  "all-reduce through a gradient exchange with this compressor (a spec)");
   app.add_option("--json", options.json, "file for the results as JSON");
@@ -102,6 +107,24 @@ void check_device(const Words& words, const Options& options) {
   if (options.graph && !options.compressor.empty())
     refuse("--graph does not go with --compressor: an exchange has a step of its own each time");
   if (!options.algorithm.empty()) refuse("--algorithm belongs to host memory");
+}
+
+void check_compare(const Words& words, const Options& options) {
+  if (!options.device) refuse("--compare " + words.compare + " needs --device cuda");
+  if (!options.compressor.empty()) {
+    refuse("--compare does not go with --compressor: NCCL has no compressed all-reduce");
+  }
+  switch (options.collective->collective) {
+    case Collective::AllGatherV:
+    case Collective::AllToAllV:
+    case Collective::Barrier:
+      refuse("--compare nccl: NCCL has no " + std::string(options.collective->name));
+    default:
+      break;
+  }
+  if (options.dtype == DType::Int16 || options.dtype == DType::Bool) {
+    refuse("--compare nccl: NCCL has no --dtype " + words.dtype);
+  }
 }
 
 /// What the words mean, and whether they go together.
@@ -136,6 +159,11 @@ void interpret(const Words& words, Options& options) {
   if (!options.algorithm.empty() && !all_reduce) refuse("--algorithm belongs to allreduce");
   options.device = words.device == "cuda";
   if (options.graph && !options.device) refuse("--graph needs --device cuda");
+  options.compare_nccl = !words.compare.empty();
+  if (options.compare_nccl) check_compare(words, options);
+  if (!options.nccl_library.empty() && !options.compare_nccl) {
+    refuse("--nccl-library needs --compare nccl");
+  }
   if (options.device) check_device(words, options);
   if (options.compressor.empty()) return;
   if (!all_reduce) refuse("--compressor belongs to allreduce");

@@ -27,13 +27,15 @@ struct Options {
   bool check = true;
   bool out_of_place = true;  ///< false also where the collective has no such form
   bool in_place = true;
-  std::string algorithm;   ///< empty: TERSUM_ALGORITHM
-  std::string transport;   ///< empty: TERSUM_TRANSPORT
-  std::string compressor;  ///< empty: the plain collective
-  bool device = false;     ///< tensors in GPU memory, rank r on GPU r % GPUs
-  bool graph = false;      ///< device: calls are captured into a graph
-  std::string json;        ///< file for rank 0's results; empty: none
-  int timeout_ms = 0;      ///< 0: TERSUM_TIMEOUT_MS
+  std::string algorithm;      ///< empty: TERSUM_ALGORITHM
+  std::string transport;      ///< empty: TERSUM_TRANSPORT
+  std::string compressor;     ///< empty: the plain collective
+  bool device = false;        ///< tensors in GPU memory, rank r on GPU r % GPUs
+  bool graph = false;         ///< device: calls are captured into a graph
+  bool compare_nccl = false;  ///< device: NCCL's calls on the same buffers, in turn with ours
+  std::string nccl_library;   ///< its file; empty: searched for
+  std::string json;           ///< file for rank 0's results; empty: none
+  int timeout_ms = 0;         ///< 0: TERSUM_TIMEOUT_MS
 
   /// Sizes in bytes from min to max, by factor. A barrier has one size, 0.
   std::vector<std::size_t> sizes() const;

@@ -38,6 +38,11 @@ std::string short_number(double value) {
   return formatted("%7.2f", value);
 }
 
+/// Wrong elements; those of a size that was not checked are not known.
+std::string count_or_none(std::int64_t wrong) {
+  return wrong < 0 ? "N/A" : std::to_string(wrong);
+}
+
 std::string first_line(const char* file) {
   std::string line;
   std::ifstream in(file);
@@ -123,7 +128,7 @@ void Report::print(const char* format, ...) {
   std::fflush(stdout);
 }
 
-void Report::header() {
+void Report::header(const Peer& nccl) {
   const bool fixed = !options_.algorithm.empty() || environment_.algorithm != "auto";
   print("# tersum-perf %s: %d %s, tersum %s, UCX %s\n", options_.collective->name.data(),
         environment_.ranks, environment_.ranks == 1 ? "rank" : "ranks", version(),
@@ -138,6 +143,11 @@ void Report::header() {
   if (options_.device) {
     print("# %s; calls follow each other in a stream%s, timed in batches\n", device_name().c_str(),
           options_.graph ? " as a CUDA graph" : "");
+  }
+  if (options_.compare_nccl) {
+    print("# against NCCL %s (%s), in turn on the same buffers; ratio: its time over ours\n",
+          nccl.version.c_str(), nccl.library.c_str());
+    document_["nccl"] = {{"version", nccl.version}, {"library", nccl.library}};
   }
   if (!options_.compressor.empty()) {
     print("# compressor %s; bandwidths are those of an uncompressed all-reduce in this time\n",
@@ -156,9 +166,16 @@ void Report::print_titles() {
           units);
     return;
   }
-  print("#%49s             out-of-place                       in-place           \n", "");
-  print("%s     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n", start);
-  print("%s     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)       \n", units);
+  const bool compare = options_.compare_nccl;
+  const char* columns = compare ? "     time   algbw   busbw #wrong    NCCL   ratio #wrong"
+                                : "     time   algbw   busbw #wrong";
+  const char* column_units = compare ? "     (us)  (GB/s)  (GB/s)           (us)               "
+                                     : "     (us)  (GB/s)  (GB/s)       ";
+  const int width = static_cast<int>(std::strlen(columns));
+  print("#%49s%*s%*s\n", "", -width, "             out-of-place", -width,
+        "               in-place");
+  print("%s%s%s\n", start, columns, columns);
+  print("%s%s%s\n", units, column_units, column_units);
 }
 
 std::string Report::row_start(std::size_t size_bytes, std::size_t count) const {
@@ -186,6 +203,7 @@ ordered_json Report::add_measurement(const Row& row,
                                      const std::optional<Measurement>& measurement) {
   if (!measurement) {
     print("  %7s %7s %7s %6s", "N/A", "N/A", "N/A", "N/A");
+    if (options_.compare_nccl) print(" %7s %7s %6s", "N/A", "N/A", "N/A");
     return nullptr;
   }
   ordered_json json = timing_json(row.size_bytes, measurement->timing, "");
@@ -194,8 +212,23 @@ ordered_json Report::add_measurement(const Row& row,
   wrong_ += std::max<std::int64_t>(0, measurement->wrong);
   print("  %s %s %s %6s", short_number(measurement->timing.median_us).c_str(),
         short_number(json["algbw_gb_per_s"]).c_str(), short_number(json["busbw_gb_per_s"]).c_str(),
-        measurement->wrong < 0 ? "N/A" : std::to_string(measurement->wrong).c_str());
+        count_or_none(measurement->wrong).c_str());
+  if (measurement->nccl) add_comparison(*measurement, json);
   return json;
+}
+
+void Report::add_comparison(const Measurement& measurement, ordered_json& json) {
+  const Comparison& nccl = *measurement.nccl;
+  const double ratio = nccl.timing.median_us / measurement.timing.median_us;
+  ratios_.push_back(ratio);
+  wrong_ += std::max<std::int64_t>(0, nccl.wrong);
+  json["nccl"] = {{"time_us", nccl.timing.median_us},
+                  {"min_us", nccl.timing.min_us},
+                  {"p99_us", nccl.timing.p99_us},
+                  {"wrong", options_.check ? ordered_json(nccl.wrong) : ordered_json(nullptr)},
+                  {"ratio", ratio}};
+  print(" %s %s %6s", short_number(nccl.timing.median_us).c_str(), short_number(ratio).c_str(),
+        count_or_none(nccl.wrong).c_str());
 }
 
 void Report::add(const Row& row) {
@@ -236,6 +269,11 @@ bool Report::finish() {
         wrong_ == 0 ? "OK" : "FAILED");
   print("# Avg %sbus bandwidth : %g\n#\n", options_.compressor.empty() ? "" : "equivalent ",
         average);
+  if (!ratios_.empty()) {
+    std::sort(ratios_.begin(), ratios_.end());
+    print("# NCCL's time over ours: least %.2f, median %.2f\n#\n", ratios_.front(),
+          ratios_[ratios_.size() / 2]);
+  }
   if (prints_ && !options_.json.empty()) {
     document_["out_of_bounds_values"] = wrong_;
     document_["average_busbw_gb_per_s"] = average;

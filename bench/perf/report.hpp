@@ -30,11 +30,23 @@ struct Environment {
 /// Collective.
 Environment gather_environment(Communicator& communicator);
 
+/// The NCCL that ours is measured against; empty: none.
+struct Peer {
+  std::string version, library;
+};
+
+/// NCCL's part of a measurement.
+struct Comparison {
+  Timing timing;
+  std::int64_t wrong = -1;  ///< summed over ranks; -1: not checked
+};
+
 /// One form of one size: out of place or in place.
 struct Measurement {
   Timing timing;
   double wire_bytes = 0;    ///< sent by one rank in one call, mean over ranks
   std::int64_t wrong = -1;  ///< summed over ranks; -1: not checked
+  std::optional<Comparison> nccl;
 };
 
 struct Row {
@@ -49,7 +61,7 @@ class Report {
   /// Opens the JSON file at once. Error System if that cannot be.
   Report(const Options& options, const Environment& environment, bool prints);
 
-  void header();
+  void header(const Peer& nccl = {});
   void add(const Row& row);
   void add(std::size_t elements, const CompressedResult& result);
   /// Prints the last lines and writes the JSON file. Returns true if nothing was wrong.
@@ -60,6 +72,7 @@ class Report {
   void print_titles();
   nlohmann::ordered_json add_measurement(const Row& row,
                                          const std::optional<Measurement>& measurement);
+  void add_comparison(const Measurement& measurement, nlohmann::ordered_json& json);
   std::string row_start(std::size_t size_bytes, std::size_t count) const;
   nlohmann::ordered_json timing_json(std::size_t size_bytes, const Timing& timing,
                                      const char* prefix);
@@ -71,6 +84,7 @@ class Report {
   double bus_sum_ = 0;
   int bus_count_ = 0;
   std::int64_t wrong_ = 0;
+  std::vector<double> ratios_;  ///< NCCL's time over ours
 };
 
 }  // namespace tersum::perf

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "perf/buffers.hpp"
 #include "perf/check.hpp"
 #include "perf/compressed.hpp"
 #include "perf/device.hpp"
+#include "perf/nccl.hpp"
 #include "perf/problem.hpp"
 #include "perf/report.hpp"
 #include "perf/timing.hpp"
@@ -31,12 +33,16 @@ class Sweep {
     if (!options.device) return;
     device_ = DeviceMemory::make(communicator.rank(), inputs_, outputs_);
     start_ = make_start(communicator, problem_, device_->stream());
-    call_ = [this](const Shape& shape, const void* input, void* output) {
-      device_->upload();
-      start_(shape, device_->image(input), device_->image(output)).wait();
-      device_->download();
-    };
+    call_ = on_device([this](const Shape& shape, const void* input, void* output) {
+      start_(shape, input, output).wait();
+    });
+    if (!options.compare_nccl) return;
+    nccl_ = join_nccl(communicator, problem_, options.nccl_library, device_->stream());
+    nccl_call_ = on_device(nccl_.start);
   }
+
+  /// Of NCCL, if it is measured, too.
+  Peer peer() const { return {nccl_.version, nccl_.library}; }
 
   Row measure(std::size_t bytes) {
     const Shape shape = make_shape(problem_, bytes / element_bytes(options_.dtype));
@@ -51,13 +57,21 @@ class Sweep {
  private:
   static std::size_t largest_bytes(const Options& options) { return options.sizes().back(); }
 
+  /// A call whose buffers are on the host, made on their images.
+  Call on_device(Call call) {
+    return [this, call = std::move(call)](const Shape& shape, const void* input, void* output) {
+      device_->upload(DeviceMemory::Part::FirstSlot);
+      call(shape, device_->image(input), device_->image(output));
+      device_->download(DeviceMemory::Part::FirstSlot);
+    };
+  }
+
   Measurement measure(const Shape& shape, std::size_t bytes, bool in_place) {
     Measurement result;
-    cut(shape);
+    if (nccl_.start) result.nccl.emplace();
     if (options_.check) {
-      std::int64_t wrong = check(bytes, shape, in_place);
-      communicator_.all_reduce(&wrong, &wrong, 1, DType::Int64).wait();
-      result.wrong = wrong;
+      result.wrong = check(bytes, shape, in_place, call_);
+      if (result.nccl) result.nccl->wrong = check(bytes, shape, in_place, nccl_call_);
     }
     cut(shape);
     time(shape, in_place, result);
@@ -70,9 +84,17 @@ class Sweep {
     outputs_.set_size(std::max(shape.output_count, shape.whole_count) * element);
   }
 
+  /// Wrong elements on all ranks.
+  std::int64_t check(std::size_t bytes, const Shape& shape, bool in_place, const Call& call) {
+    cut(shape);
+    std::int64_t wrong = check_here(bytes, shape, in_place, call);
+    communicator_.all_reduce(&wrong, &wrong, 1, DType::Int64).wait();
+    return wrong;
+  }
+
   /// The size itself, and a size that is one element less, in buffers that start one element
   /// beyond their alignment.
-  std::int64_t check(std::size_t bytes, const Shape& shape, bool in_place) {
+  std::int64_t check_here(std::size_t bytes, const Shape& shape, bool in_place, const Call& call) {
     std::int64_t wrong = 0;
     if (problem_.traits->collective == Collective::Barrier) {
       for (int i = 0; one_host_ && i < kBarrierChecks; ++i) {
@@ -83,7 +105,7 @@ class Sweep {
     const auto check_shape = [&](const Shape& checked, bool shifted) {
       cut(checked);
       wrong +=
-          check_call(problem_, checked, {in_place, shifted}, round_++, inputs_, outputs_, call_);
+          check_call(problem_, checked, {in_place, shifted}, round_++, inputs_, outputs_, call);
     };
     check_shape(shape, false);
     const std::size_t elements = bytes / element_bytes(options_.dtype);
@@ -93,38 +115,56 @@ class Sweep {
 
   void time(const Shape& shape, bool in_place, Measurement& result) {
     const std::size_t element = element_bytes(options_.dtype);
-    const auto call = [&](int number) {
+    const auto with_buffers = [&](int number, const auto& use) {
       const auto turn = static_cast<std::size_t>(number);
       std::byte* output = outputs_.slot(turn);
       const std::byte* input = in_place ? output + shape.input_at * element : inputs_.slot(turn);
       if (in_place) output += shape.output_at * element;
-      if (device_)
-        start_(shape, device_->image(input), device_->image(output));
-      else
-        call_(shape, input, output);
+      use(input, output);
     };
-    // Numbers, not what is left of checks: sums of arbitrary bits may be slow.
-    const Values values(options_.dtype, options_.op, problem_.ranks, 0);
-    const int calls = options_.warmup + options_.iterations;
-    const std::size_t slots = std::min(outputs_.slots(), static_cast<std::size_t>(calls));
-    for (std::size_t slot = 0; slot < slots; ++slot) {
-      values.fill(inputs_.slot(slot), problem_.rank, 0, shape.input_count);
-      values.fill(outputs_.slot(slot), problem_.rank, 0,
-                  in_place ? shape.whole_count : shape.output_count);
-    }
+    fill(shape, in_place);
     const std::uint64_t before = communicator_.sent_bytes();
+    int calls = options_.warmup + options_.iterations;
     if (device_) {
-      device_->upload();
-      result.timing =
-          device_->time(communicator_, options_.warmup, options_.iterations, options_.graph, call);
+      const auto enqueue = [&](const auto& start) {
+        return [&](int number) {
+          with_buffers(number, [&](const void* input, void* output) {
+            start(shape, device_->image(input), device_->image(output));
+          });
+        };
+      };
+      std::vector<DeviceMemory::Enqueue> contenders{enqueue(start_)};
+      if (nccl_.start) contenders.push_back(enqueue(nccl_.start));
+      const auto timings = device_->time(communicator_, options_.warmup, options_.iterations,
+                                         options_.graph, contenders);
+      calls = device_->calls(options_.warmup, options_.iterations);
+      result.timing = timings.front();
+      if (result.nccl) result.nccl->timing = timings.back();
     } else {
-      result.timing = time_calls(communicator_, options_.warmup, options_.iterations, call);
+      result.timing =
+          time_calls(communicator_, options_.warmup, options_.iterations, [&](int number) {
+            with_buffers(number,
+                         [&](const void* input, void* output) { call_(shape, input, output); });
+          });
     }
     const std::uint64_t after = communicator_.sent_bytes();
     result.wire_bytes = static_cast<double>(after - before) / calls;
     communicator_
         .all_reduce(&result.wire_bytes, &result.wire_bytes, 1, DType::Float64, ReduceOp::Average)
         .wait();
+  }
+
+  /// Numbers, not what is left of checks: sums of arbitrary bits may be slow.
+  void fill(const Shape& shape, bool in_place) {
+    const Values values(options_.dtype, options_.op, problem_.ranks, 0);
+    const auto calls = static_cast<std::size_t>(options_.warmup + options_.iterations);
+    const std::size_t slots = std::min(outputs_.slots(), calls);
+    for (std::size_t slot = 0; slot < slots; ++slot) {
+      values.fill(inputs_.slot(slot), problem_.rank, 0, shape.input_count);
+      values.fill(outputs_.slot(slot), problem_.rank, 0,
+                  in_place ? shape.whole_count : shape.output_count);
+    }
+    if (device_) device_->upload();
   }
 
   Communicator& communicator_;
@@ -135,6 +175,8 @@ class Sweep {
   BufferRing inputs_, outputs_;
   std::unique_ptr<DeviceMemory> device_;
   Start start_;  ///< on the device
+  Nccl nccl_;    ///< there, too; its start is empty if it is not measured
+  Call nccl_call_;
   std::uint64_t round_ = 0;
 };
 
@@ -160,8 +202,8 @@ bool run_sweep(Communicator& communicator, const Options& options) {
   check_ranks(communicator, options);
   const Environment environment = gather_environment(communicator);
   Report report(options, environment, communicator.rank() == 0);
-  report.header();
   if (!options.compressor.empty()) {
+    report.header();
     for (const std::size_t bytes : options.sizes()) {
       const std::size_t elements = bytes / element_bytes(options.dtype);
       if (elements > 0) {
@@ -171,6 +213,7 @@ bool run_sweep(Communicator& communicator, const Options& options) {
     return report.finish();
   }
   Sweep sweep(communicator, options, environment);
+  report.header(sweep.peer());
   for (const std::size_t bytes : options.sizes()) report.add(sweep.measure(bytes));
   return report.finish();
 }

@@ -93,6 +93,32 @@ ordered_json device_facts() {
 #endif
 }
 
+/// UCX, and which of its transports ranks with these settings would use.
+ordered_json ucx_facts(const tersum::Config& config) {
+  ordered_json facts = {{"version", tersum::transport::ucx_version()},
+                        {"transports", tersum::transport::ucx_transports()}};
+  try {
+    const auto lanes = tersum::transport::ucx_lanes({config.transport, config.interface});
+    facts["device_memory"] = lanes.device_memory;
+    facts["inside_host"] = lanes.inside_host;
+    facts["between_hosts"] = lanes.between_hosts;
+  } catch (const tersum::Error& error) {
+    facts["note"] = error.what();
+  }
+  return facts;
+}
+
+/// How tensors in GPU memory travel, as src/device chooses it.
+ordered_json device_routes(const tersum::Config& config, const ordered_json& ucx) {
+  const std::string network = ucx.value("between_hosts", "");
+  const bool as_it_is = config.device_staging == "ucx";
+  std::string between = as_it_is ? "given to UCX, over " : "through pinned memory, over ";
+  between += network.empty() ? "no network" : network;
+  if (as_it_is && !ucx.value("device_memory", false)) between = "not: this UCX is without CUDA";
+  return {{"inside_host", "peer memory, where GPUs are peers; else as between hosts"},
+          {"between_hosts", between}};
+}
+
 const char* name_of(Bias bias) {
   switch (bias) {
     case Bias::Unbiased:
@@ -158,12 +184,13 @@ ordered_json setting_facts(const tersum::Config& config,
 
 ordered_json gather(const tersum::Config& config, const tersum::SettingsEnvironment& environment,
                     const std::vector<std::string>& problems) {
+  const ordered_json ucx = ucx_facts(config);
+  ordered_json devices = device_facts();
+  devices["routes"] = device_routes(config, ucx);
   return {{"build", build_facts()},
           {"cpu", cpu_facts()},
-          {"ucx",
-           {{"version", tersum::transport::ucx_version()},
-            {"transports", tersum::transport::ucx_transports()}}},
-          {"devices", device_facts()},
+          {"ucx", ucx},
+          {"devices", devices},
           {"interfaces", interface_facts()},
           {"compressors", compressor_facts()},
           {"settings", setting_facts(config, environment)},
@@ -198,7 +225,10 @@ void print_text(const ordered_json& info) {
                 text_of(d["memory_bytes"]).c_str(), text_of(d["compute"]).c_str(),
                 text_of(d["multiprocessors"]).c_str(), text_of(d["peers"]).c_str());
   }
-  if (info["devices"]["list"].empty()) std::printf("  none\n");
+  if (info["devices"]["list"].empty())
+    std::printf("  none\n");
+  else
+    print_section("Routes of device memory", info["devices"]["routes"]);
   std::printf("Network interfaces\n");
   for (const ordered_json& i : info["interfaces"]) {
     std::printf("  %-14s %s%s\n", text_of(i["name"]).c_str(), text_of(i["address"]).c_str(),

@@ -60,6 +60,17 @@ class CommandLine(unittest.TestCase):
         self.refused("allreduce", "--compressor", "none", "--dtype", "int32", says=["--compressor", "int32"])
         self.refused("allreduce", "--compressor", "none", "--op", "max", says=["--compressor", "max"])
 
+    def test_comparisons_with_nccl(self):
+        compare = ["--device", "cuda", "--compare", "nccl"]
+        self.refused("allreduce", "--compare", "nccl", says=["--compare nccl needs --device cuda"])
+        self.refused("allreduce", "--device", "cuda", "--compare", "mpi", says=["--compare", "nccl"])
+        self.refused("allreduce", "--device", "cuda", "--nccl-library", "x", says=["--nccl-library needs --compare"])
+        for dtype in ("int16", "bool"):
+            self.refused("allreduce", *compare, "--dtype", dtype, says=["NCCL has no --dtype", dtype])
+        for collective, name in (("allgatherv", "all_gather_v"), ("alltoallv", "all_to_all_v"), ("barrier", "barrier")):
+            self.refused(collective, *compare, says=["NCCL has no " + name])
+        self.refused("allreduce", *compare, "--compressor", "none", says=["--compare", "--compressor"])
+
     def test_compressors_work_on_what_they_are_made_for(self):
         for dtype in ("fp64", "double"):
             self.refused("allreduce", "-n", "2", "--compressor", "topk", "--dtype", dtype,

@@ -3,6 +3,7 @@
 usage: scripts_test.py ROOT [unittest arguments]
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -95,6 +96,25 @@ class Shell(unittest.TestCase):
         result = subprocess.run([ROOT / "scripts/test.sh", "relaese"], check=False, capture_output=True, text=True)
         self.assertEqual(result.returncode, 2)
         self.assertIn("unknown preset relaese", result.stderr)
+
+    def gpu_script(self, *arguments, **environment):
+        """scripts/gpu.sh on a machine without GPUs, with programs that are not there."""
+        with tempfile.TemporaryDirectory() as folder:
+            return subprocess.run([ROOT / "scripts/gpu.sh", *arguments, folder], check=False, capture_output=True,
+                                  text=True, env={"PATH": os.environ["PATH"], "TERSUM_GPU_BUILD": folder, **environment})
+
+    def test_gpu_script_refuses_what_it_does_not_know(self):
+        for arguments in (["--only", "builds"], ["--only"], ["--nobuild"]):
+            with self.subTest(arguments=arguments):
+                result = self.gpu_script(*arguments)
+                self.assertEqual(result.returncode, 2)
+                self.assertIn("gpu.sh: ", result.stderr)
+
+    def test_gpu_script_counts_programs_that_are_not_there_as_failures(self):
+        result = self.gpu_script("--no-build", "--only", "tests")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("peer_tests: FAILED", result.stderr)
+        self.assertRegex(result.stdout, r"(?m)^0 passed, 13 failed$")
 
 
 if __name__ == "__main__":

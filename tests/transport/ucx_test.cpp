@@ -82,6 +82,15 @@ TEST(Ucx, OnlyRanksOfOneHostUseSharedMemory) {
   EXPECT_EQ(job[2].route(1), "");  // nothing has travelled there yet
 }
 
+TEST(Ucx, TellsItsLanesBeforeThereAreRanks) {
+  const UcxLanes lanes = ucx_lanes({.interface = "lo"});
+  EXPECT_NE(lanes.inside_host.find("posix/memory"), std::string::npos) << lanes.inside_host;
+  EXPECT_EQ(lanes.between_hosts, "tcp/lo");
+  EXPECT_EQ(ucx_lanes({.transports = "shm", .interface = {}}).between_hosts, "");
+  EXPECT_EQ(ucx_lanes({.transports = "tcp", .interface = "lo"}).inside_host, "tcp/lo");
+  EXPECT_THROW(ucx_lanes({.transports = "no_such_transport", .interface = {}}), Error);
+}
+
 TEST(Ucx, RanksThatShareNoTransportFailInsteadOfHanging) {
   std::vector<std::unique_ptr<Transport>> transports;
   transports.push_back(make_ucx_transport({.transports = "shm", .interface = {}}));
