@@ -28,8 +28,8 @@ struct Sign {
     __device__ void finish(const TileCall&, std::uint32_t) const {}
   };
 
-  static __device__ Coded encode(float (&x)[kPerLane], const Tile& part, const TileCall&,
-                                 const Context&, std::uint32_t, bool keep_left) {
+  static __device__ Coded encode(float (&x)[kPerLane], float (&value)[kPerLane], const Tile& part,
+                                 const TileCall&, const Context&, std::uint32_t) {
     constexpr std::uint32_t kBlock = 32 * kBlockRows;
     Coded coded{};
 #pragma unroll
@@ -46,10 +46,10 @@ struct Sign {
 #pragma unroll
       for (int row = block * kBlockRows; row < (block + 1) * kBlockRows; ++row) {
         if (!is_poison(mean)) coded.words[0] |= bits_of(x[row]) >> 31 << row;
-        if (kFeedback && keep_left)
-          x[row] = is_poison(mean) ? 0.0f : __fsub_rn(x[row], signed_mean(mean, x[row]));
+        if (kFeedback) x[row] = is_poison(mean) ? 0.0f : __fsub_rn(x[row], signed_mean(mean, x[row]));
       }
     }
+    decode<false>(coded, value);
     return coded;
   }
 
@@ -113,7 +113,7 @@ void launch_tiles_sign(const TileGroup& group, const TileCall& call, int blocks,
 void load_tile_kernels_sign() {
   for (std::uint32_t block = 32; block <= kTile; block *= 2) {
     for (const bool feedback : {false, true}) {
-      with_sign(block, feedback, []<class Codec>() { load_kernel(all_reduce_tiles<Codec>); });
+      with_sign(block, feedback, []<class Codec>() { load_tile_kernel<Codec>(); });
     }
   }
 }
