@@ -73,6 +73,7 @@ struct PeerCommunicator::State {
     load_slice_kernels();
     check(cudaMemset(arena.data(), 0, arena.bytes()), "cudaMemset");
     check(cudaMemset(progress.data(), 0, progress.bytes()), "cudaMemset");
+    check(cudaMemset(&progress.as<Progress>()->run_number, 1, 1), "cudaMemset");
     if (group.slices_offset != 0) {
       launch_make_blank(arena.data() + group.slices_offset, arena.bytes() - group.slices_offset,
                         nullptr);
@@ -89,6 +90,15 @@ struct PeerCommunicator::State {
     group.mailbox = mailbox.as<Mailbox>();
   }
 
+  /// What lines carry of each run of a large exchange.
+  std::uint64_t head_bytes(const Exchange& exchange) const noexcept {
+    std::uint64_t longest = 0;
+    for (int i = 0; i < group.size; ++i) {
+      longest = std::max({longest, exchange.send[i].bytes, exchange.place[i].bytes});
+    }
+    return has_lines && longest >= 2 * settings.head_bytes ? settings.head_bytes : 0;
+  }
+
   int rank() const noexcept { return group.rank; }
   int size() const noexcept { return group.size; }
 
@@ -100,7 +110,7 @@ struct PeerCommunicator::State {
       case Algorithm::Lines:
         return launch_lines(group, exchange, dtype, stream);
       case Algorithm::CopyEngines:
-        return engines->run(group, exchange, dtype, stream);
+        return engines->run(group, exchange, head_bytes(exchange), dtype, stream);
       default:
         break;
     }
@@ -351,9 +361,12 @@ Status PeerCommunicator::status() const {
   std::atomic_thread_fence(std::memory_order_acquire);
   const int peer = mailbox->peer;
   if (code == Code::Aborted) return Status(code, "the collectives of this group were aborted");
+  const std::string who = peer < 0 ? "a peer" : "rank " + std::to_string(peer);
+  if (code == Code::Protocol) {
+    return Status(code, who + " has sent a payload with a scale that no encoder makes", {}, peer);
+  }
   return Status(code,
-                (peer < 0 ? std::string("a peer") : "rank " + std::to_string(peer)) +
-                    " did not come within " + std::to_string(state_->settings.timeout.count()) +
+                who + " did not come within " + std::to_string(state_->settings.timeout.count()) +
                     " ms",
                 {}, peer);
 }

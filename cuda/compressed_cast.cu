@@ -72,6 +72,7 @@ struct Cast {
     }
   }
 
+  static __device__ bool is_valid(const Coded&) { return true; }
   static __device__ void keep_poison(const Coded&, float (&)[kPerLane]) {}
 };
 

@@ -30,6 +30,11 @@ static __device__ __noinline__ bool wait_long(const TileGroup& group, int peer,
   return watch.wait(peer, [&] { return has_reached(load_relaxed(flag), wanted); });
 }
 
+/// Ends the group's work: rank `peer` has sent what no encoder makes.
+static __device__ __noinline__ void refuse_payload(const TileGroup& group, int peer) {
+  report_failure(group.progress, group.mailbox, Code::Protocol, peer);
+}
+
 /// Averages of 3, 5, 6 or 7 ranks; apart because divisions are long.
 static __device__ __noinline__ Elements divide_all(Elements x, float divisor) {
 #pragma unroll
@@ -235,6 +240,7 @@ class TileWorker {
     }
     for (int source = first_source(); source < group_.size; source = source_after(source)) {
       const Coded coded = next;
+      if (!Codec::is_valid(coded)) refuse_payload(group_, source);
       const int following = source_after(source);
       if (following < group_.size) next = load_coded(Way::ToOwner, following, slot, index);
       Codec::template decode<true>(coded, sum);
@@ -309,6 +315,7 @@ class TileWorker {
           next = load_coded(Way::ToAll, after(distance + 1), slot, 0);
         }
         if (part.count == 0) continue;
+        if (!Codec::is_valid(coded)) refuse_payload(group_, owner);
         float x[kPerLane];
         Codec::template decode<false>(coded, x);
         Codec::keep_poison(coded, x);

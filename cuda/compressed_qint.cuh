@@ -325,6 +325,14 @@ struct QInt {
     }
   }
 
+  /// False for scales that no encoder makes.
+  static __device__ bool is_valid(const Coded& coded) {
+    bool valid = true;
+#pragma unroll
+    for (int i = 0; i < kScales; ++i) valid = valid && is_scale(bits_of(coded.scale[i]));
+    return valid;
+  }
+
   /// After decoding, blocks that are not finite have the CPU's NaN.
   static __device__ void keep_poison(const Coded& coded, float (&x)[kPerLane]) {
 #pragma unroll

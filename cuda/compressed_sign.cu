@@ -83,6 +83,12 @@ struct Sign {
     }
   }
 
+  static __device__ bool is_valid(const Coded& coded) {
+    bool valid = true;
+#pragma unroll
+    for (int i = 0; i < kScales; ++i) valid = valid && is_scale(bits_of(coded.scale[i]));
+    return valid;
+  }
   static __device__ void keep_poison(const Coded&, float (&)[kPerLane]) {}
 };
 

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+
 #include "cuda/collective_kernels.hpp"
 #include "cuda/collective_plan.hpp"
 #include "cuda/error.hpp"
@@ -32,14 +34,30 @@ Region received_by(const Group& group, const Exchange& exchange) noexcept {
           exchange.place[peer].bytes};
 }
 
+/// Cuts `bytes` off the front of all runs of an exchange, and returns them as one of their own.
+Exchange cut_head(Exchange& exchange, std::uint64_t bytes) noexcept {
+  Exchange head = exchange;
+  const auto cut = [bytes](Range& first, Range& rest) {
+    first.bytes = std::min(rest.bytes, bytes);
+    rest = {rest.offset + first.bytes, rest.bytes - first.bytes};
+  };
+  for (int i = 0; i < kMaxPeers; ++i) {
+    cut(head.send[i], exchange.send[i]);
+    cut(head.place[i], exchange.place[i]);
+  }
+  return head;
+}
+
 }  // namespace
 
 CopyEngines::CopyEngines(const PeerSettings& settings)
     : shape_(slice_shape(settings)), blocks_(settings.slice_blocks) {}
 
-void CopyEngines::run(const Group& group, const Exchange& exchange, DType dtype,
-                      StreamView stream) const {
+void CopyEngines::run(const Group& group, const Exchange& whole, std::uint64_t head_bytes,
+                      DType dtype, StreamView stream) const {
   const int rank = group.rank;
+  Exchange exchange = whole;
+  const Exchange head = cut_head(exchange, head_bytes);
   const Region sent = sent_by(group, exchange), received = received_by(group, exchange);
   SliceExchange slices{};
   slices.own = exchange.input + exchange.send[rank].offset;
@@ -66,6 +84,7 @@ void CopyEngines::run(const Group& group, const Exchange& exchange, DType dtype,
     for (const Side* side : sides) side->stream.wait(forked_);
     copy_slices(group, sent.begin, sent.bytes, dtype);
   }
+  if (head_bytes > 0) launch_lines(group, head, dtype, stream);
   launch_slices(group, slices, dtype, blocks_, stream);
   if (!copies) return;
   for (const Side* side : sides) {
@@ -78,7 +97,8 @@ void CopyEngines::copy_slices(const Group& group, const std::byte* input, std::u
                               DType dtype) const {
   const bool whole_words = reinterpret_cast<std::uintptr_t>(input) % 4 == 0;
   std::byte* staging = group.arena[1 - group.rank] + group.slices_offset;
-  for (std::uint32_t index = 0; index < shape_.count(bytes); ++index) {
+  const std::uint32_t last = shape_.count(bytes) - 1;
+  for (std::uint32_t index = 0; index <= last; ++index) {
     const Range slice = shape_.slice(bytes, index);
     std::byte* to = staging + shape_.slot(index) * shape_.slice_bytes;
     if (shape_.reuses_slot(index)) {
@@ -93,10 +113,16 @@ void CopyEngines::copy_slices(const Group& group, const std::byte* input, std::u
     } else {
       launch_slice_copy(to, input + slice.offset, slice.bytes, dtype, copies_.stream);
     }
+    if (index == last) break;
     copies_.reached.record(copies_.stream);
     signals_.stream.wait(copies_.reached);
     launch_slice_signal(group, signals_.stream);
   }
+  check(cudaMemcpyAsync(reinterpret_cast<Board*>(group.arena[1 - group.rank])->run_full +
+                            group.rank,
+                        &group.progress->run_number, sizeof(std::uint32_t),
+                        cudaMemcpyDeviceToDevice, copies_.stream.get()),
+        "copy of a run's number to the peer");
 }
 
 }  // namespace tersum::gpu
