@@ -28,7 +28,7 @@ struct Cast {
   using Codes = Words<kPerLane>;
   static constexpr int kWords = Codes::kCount;
   static constexpr bool kFeedback = kWithFeedback;
-  static constexpr int kBlocks = 3;
+  static constexpr int kBlocks = kWithFeedback ? 2 : 3;  // on a multiprocessor at once
   static constexpr Nan kNan = Nan::Kept;
 
   struct Coded {
@@ -72,7 +72,9 @@ struct Cast {
     }
   }
 
-  static __device__ bool is_valid(const Coded&) { return true; }
+  static __device__ bool is_valid(const Coded&) {
+    return true;
+  }
   static __device__ void keep_poison(const Coded&, float (&)[kPerLane]) {}
 };
 
@@ -90,10 +92,10 @@ void with_cast(DType dtype, bool feedback, const Function& function) {
 
 }  // namespace
 
-void launch_tiles_cast(const TileGroup& group, const TileCall& call, DType dtype, int blocks,
+void launch_tiles_cast(const TileGroup& group, const TileCall& call, DType dtype,
                        StreamView stream) {
   with_cast(dtype, has_feedback(call),
-            [&]<class Codec>() { launch_tiles<Codec>(group, call, blocks, stream); });
+            [&]<class Codec>() { launch_tiles<Codec>(group, call, stream); });
 }
 
 void load_tile_kernels_cast() {

@@ -16,6 +16,8 @@
 // code of many kilobytes is fetched slower than it runs.
 #pragma once
 
+#include <algorithm>
+
 #include "cuda/collective_launch.cuh"
 #include "cuda/compressed_kernels.hpp"
 #include "cuda/compressed_tile.cuh"
@@ -100,7 +102,7 @@ class TileWorker {
 
   /// In `owner`'s memory: the queue of a way from `source`.
   __device__ std::byte* run_at(Way way, int owner, int source, std::uint32_t slot) const {
-    const std::uint32_t run = group_.queue(way, source) * kRunSlots + slot;
+    const std::uint32_t run = group_.queue(way, owner, source) * kRunSlots + slot;
     return group_.arena[owner] + runs_at_ + run * kRunBytes;
   }
 
@@ -115,7 +117,8 @@ class TileWorker {
   /// Begins to fetch what the next step needs of a whole tile.
   __device__ void fetch_next() {
     const bool own = next_.distance >= group_.size;
-    const Tile part = tile(after(own ? 0 : next_.distance), next_.turn - (own ? 1 : 0), next_.index);
+    const Tile part =
+        tile(after(own ? 0 : next_.distance), next_.turn - (own ? 1 : 0), next_.index);
     buffer_ ^= 1;
     Staged& to = staged_[buffer_];
     if (part.whole) {
@@ -219,7 +222,9 @@ class TileWorker {
   }
 
   /// The first rank but this one, and the one after `source`.
-  __device__ int first_source() const { return group_.rank == 0 ? 1 : 0; }
+  __device__ int first_source() const {
+    return group_.rank == 0 ? 1 : 0;
+  }
   __device__ int source_after(int source) const {
     return source + 1 == group_.rank ? source + 2 : source + 1;
   }
@@ -265,7 +270,7 @@ class TileWorker {
     const Way way = lane_id() < kMaxPeers ? Way::ToOwner : Way::ToAll;
     const auto flag = [&](int owner, int source) {
       return reinterpret_cast<std::uint32_t*>(group_.arena[owner] + group_.flags_of(warp_) +
-                                              group_.queue(way, source) * sizeof(Flag));
+                                              group_.queue(way, owner, source) * sizeof(Flag));
     };
     const auto runs = [&](int owner) {
       return count_runs((call_.shares[owner].tiles + call_.run - 1) / call_.run);
@@ -341,7 +346,8 @@ class TileWorker {
 };
 
 template <class Codec>
-inline constexpr unsigned kStagedBytes = kTileWarps * 2 * sizeof(typename TileWorker<Codec>::Staged);
+inline constexpr unsigned kStagedBytes = kTileWarps * 2 *
+                                         sizeof(typename TileWorker<Codec>::Staged);
 
 template <class Codec>
 __global__ void __launch_bounds__(kTileThreads, Codec::kBlocks)
@@ -360,8 +366,9 @@ inline bool has_feedback(const TileCall& call) {
 }
 
 template <class Codec>
-void launch_tiles(const TileGroup& group, const TileCall& call, int blocks, StreamView stream) {
-  launch(all_reduce_tiles<Codec>, static_cast<unsigned>(blocks), kTileThreads, kStagedBytes<Codec>,
+void launch_tiles(const TileGroup& group, const TileCall& call, StreamView stream) {
+  const auto most = static_cast<std::uint32_t>(group.most_blocks(Codec::kBlocks));
+  launch(all_reduce_tiles<Codec>, std::min(call.runs, most), kTileThreads, kStagedBytes<Codec>,
          group.early, stream, group, call);
 }
 

@@ -64,7 +64,7 @@ struct QInt {
   using Codes = Words<kBits>;
   using Context = DrawContext<kStochastic>;
   static constexpr bool kFeedback = kWithFeedback;
-  static constexpr int kBlocks = 3;  // on a multiprocessor at once
+  static constexpr int kBlocks = kWithFeedback ? 2 : 3;  // on a multiprocessor at once
   static constexpr Nan kNan = Nan::Any;
   static constexpr int kScales = kOneBlock ? 1 : kTileRows;
   static constexpr std::uint32_t kHalf = 1u << (kBits - 1);
@@ -179,7 +179,8 @@ struct QInt {
 
   /// The codes of levels. Each word is a sum of their bits, each where it belongs, less what the
   /// bits of kIntegerOffset make of it: one instruction for a level.
-  static __device__ void pack(const float (&level)[kPerLane], std::uint32_t (&words)[Codes::kCount]) {
+  static __device__ void pack(const float (&level)[kPerLane],
+                              std::uint32_t (&words)[Codes::kCount]) {
     if constexpr (32 % kBits == 0) {
       constexpr int kInWord = 32 / kBits;
 #pragma unroll
@@ -367,10 +368,9 @@ void with_qint(int bits, bool one_block, bool feedback, const Function& function
 }
 
 template <bool kStochastic>
-void launch_tiles_qint(const TileGroup& group, const TileCall& call, int bits, int blocks,
-                       StreamView stream) {
+void launch_tiles_qint(const TileGroup& group, const TileCall& call, int bits, StreamView stream) {
   with_qint<kStochastic>(bits, call.block == kTile, has_feedback(call),
-                         [&]<class Codec>() { launch_tiles<Codec>(group, call, blocks, stream); });
+                         [&]<class Codec>() { launch_tiles<Codec>(group, call, stream); });
 }
 
 template <bool kStochastic>

@@ -14,7 +14,7 @@ struct Sign {
   using Rows = RowsOfOne;
   using Codes = Words<1>;
   static constexpr bool kFeedback = kWithFeedback;
-  static constexpr int kBlocks = 4;
+  static constexpr int kBlocks = kWithFeedback ? 2 : 4;  // on a multiprocessor at once
   static constexpr int kScales = kPerLane / kBlockRows;
   static constexpr Nan kNan = Nan::Any;
 
@@ -46,7 +46,8 @@ struct Sign {
 #pragma unroll
       for (int row = block * kBlockRows; row < (block + 1) * kBlockRows; ++row) {
         if (!is_poison(mean)) coded.words[0] |= bits_of(x[row]) >> 31 << row;
-        if (kFeedback) x[row] = is_poison(mean) ? 0.0f : __fsub_rn(x[row], signed_mean(mean, x[row]));
+        if (kFeedback)
+          x[row] = is_poison(mean) ? 0.0f : __fsub_rn(x[row], signed_mean(mean, x[row]));
       }
     }
     decode<false>(coded, value);
@@ -110,10 +111,9 @@ void with_sign(std::uint32_t block, bool feedback, const Function& function) {
 
 }  // namespace
 
-void launch_tiles_sign(const TileGroup& group, const TileCall& call, int blocks,
-                       StreamView stream) {
+void launch_tiles_sign(const TileGroup& group, const TileCall& call, StreamView stream) {
   with_sign(call.block, has_feedback(call),
-            [&]<class Codec>() { launch_tiles<Codec>(group, call, blocks, stream); });
+            [&]<class Codec>() { launch_tiles<Codec>(group, call, stream); });
 }
 
 void load_tile_kernels_sign() {
