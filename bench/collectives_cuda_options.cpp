@@ -52,8 +52,6 @@ Variant parse_variant(const std::string& text) {
       settings.slice_bytes = parse_bytes(value);
     } else if (key == "slices") {
       settings.slices = number;
-    } else if (key == "head_bytes") {
-      settings.head_bytes = parse_bytes(value);
     } else if (key == "slice_blocks") {
       settings.slice_blocks = number;
     } else {

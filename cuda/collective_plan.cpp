@@ -87,8 +87,6 @@ PeerSettings complete_settings(const PeerSettings& wanted, int size) {
   refuse_unless(settings.slices >= 1 && settings.slices <= kMaxSlots, "slices must be 1 to 64");
   refuse_unless(settings.slice_bytes >= kMiB && settings.slice_bytes % kMiB == 0,
                 "slice_bytes must be a multiple of 1 MiB");
-  refuse_unless(settings.head_bytes % 16 == 0 && settings.head_bytes <= line_capacity(2),
-                "head_bytes must be a multiple of 16, at most 16 MiB");
   refuse_unless(settings.slice_blocks >= 1 && settings.slice_blocks <= kMaxBlocks,
                 "slice_blocks must be 1 to " + std::to_string(kMaxBlocks));
   return settings;

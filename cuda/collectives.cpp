@@ -73,7 +73,6 @@ struct PeerCommunicator::State {
     load_slice_kernels();
     check(cudaMemset(arena.data(), 0, arena.bytes()), "cudaMemset");
     check(cudaMemset(progress.data(), 0, progress.bytes()), "cudaMemset");
-    check(cudaMemset(&progress.as<Progress>()->run_number, 1, 1), "cudaMemset");
     if (group.slices_offset != 0) {
       launch_make_blank(arena.data() + group.slices_offset, arena.bytes() - group.slices_offset,
                         nullptr);
@@ -90,15 +89,6 @@ struct PeerCommunicator::State {
     group.mailbox = mailbox.as<Mailbox>();
   }
 
-  /// What lines carry of each run of a large exchange.
-  std::uint64_t head_bytes(const Exchange& exchange) const noexcept {
-    std::uint64_t longest = 0;
-    for (int i = 0; i < group.size; ++i) {
-      longest = std::max({longest, exchange.send[i].bytes, exchange.place[i].bytes});
-    }
-    return has_lines && longest >= 2 * settings.head_bytes ? settings.head_bytes : 0;
-  }
-
   int rank() const noexcept { return group.rank; }
   int size() const noexcept { return group.size; }
 
@@ -110,7 +100,7 @@ struct PeerCommunicator::State {
       case Algorithm::Lines:
         return launch_lines(group, exchange, dtype, stream);
       case Algorithm::CopyEngines:
-        return engines->run(group, exchange, head_bytes(exchange), dtype, stream);
+        return engines->run(group, exchange, dtype, stream);
       default:
         break;
     }

@@ -68,9 +68,6 @@ struct PeerSettings {
   bool copy_engines = true;
   std::size_t slice_bytes = std::size_t{256} << 20;  ///< most that a copy engine carries at once
   int slices = 2;                                    ///< that fit into the staging memory
-  /// What lines carry of a run while copy engines start, if it is at least twice as long; a multiple
-  /// of 16, at most 16 MiB.
-  std::size_t head_bytes = std::size_t{3} << 20;
   /// Of the kernel that takes slices, at most 128. They wait for each other: all of them must fit
   /// on the GPU beside what else runs there.
   int slice_blocks = 64;

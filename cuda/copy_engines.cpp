@@ -2,8 +2,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-
 #include "cuda/collective_kernels.hpp"
 #include "cuda/collective_plan.hpp"
 #include "cuda/error.hpp"
@@ -34,30 +32,14 @@ Region received_by(const Group& group, const Exchange& exchange) noexcept {
           exchange.place[peer].bytes};
 }
 
-/// Cuts `bytes` off the front of all runs of an exchange, and returns them as one of their own.
-Exchange cut_head(Exchange& exchange, std::uint64_t bytes) noexcept {
-  Exchange head = exchange;
-  const auto cut = [bytes](Range& first, Range& rest) {
-    first.bytes = std::min(rest.bytes, bytes);
-    rest = {rest.offset + first.bytes, rest.bytes - first.bytes};
-  };
-  for (int i = 0; i < kMaxPeers; ++i) {
-    cut(head.send[i], exchange.send[i]);
-    cut(head.place[i], exchange.place[i]);
-  }
-  return head;
-}
-
 }  // namespace
 
 CopyEngines::CopyEngines(const PeerSettings& settings)
     : shape_(slice_shape(settings)), blocks_(settings.slice_blocks) {}
 
-void CopyEngines::run(const Group& group, const Exchange& whole, std::uint64_t head_bytes,
-                      DType dtype, StreamView stream) const {
+void CopyEngines::run(const Group& group, const Exchange& exchange, DType dtype,
+                      StreamView stream) const {
   const int rank = group.rank;
-  Exchange exchange = whole;
-  const Exchange head = cut_head(exchange, head_bytes);
   const Region sent = sent_by(group, exchange), received = received_by(group, exchange);
   SliceExchange slices{};
   slices.own = exchange.input + exchange.send[rank].offset;
@@ -84,7 +66,6 @@ void CopyEngines::run(const Group& group, const Exchange& whole, std::uint64_t h
     for (const Side* side : sides) side->stream.wait(forked_);
     copy_slices(group, sent.begin, sent.bytes, dtype);
   }
-  if (head_bytes > 0) launch_lines(group, head, dtype, stream);
   launch_slices(group, slices, dtype, blocks_, stream);
   if (!copies) return;
   for (const Side* side : sides) {
@@ -95,6 +76,8 @@ void CopyEngines::run(const Group& group, const Exchange& whole, std::uint64_t h
 
 void CopyEngines::copy_slices(const Group& group, const std::byte* input, std::uint64_t bytes,
                               DType dtype) const {
+  launch_run_count(group, signals_.stream);
+  signals_.reached.record(signals_.stream);
   const bool whole_words = reinterpret_cast<std::uintptr_t>(input) % 4 == 0;
   std::byte* staging = group.arena[1 - group.rank] + group.slices_offset;
   const std::uint32_t last = shape_.count(bytes) - 1;
@@ -116,12 +99,12 @@ void CopyEngines::copy_slices(const Group& group, const std::byte* input, std::u
     if (index == last) break;
     copies_.reached.record(copies_.stream);
     signals_.stream.wait(copies_.reached);
-    launch_slice_signal(group, signals_.stream);
+    launch_slice_signal(group, index, signals_.stream);
   }
-  check(cudaMemcpyAsync(reinterpret_cast<Board*>(group.arena[1 - group.rank])->run_full +
-                            group.rank,
-                        &group.progress->run_number, sizeof(std::uint32_t),
-                        cudaMemcpyDeviceToDevice, copies_.stream.get()),
+  copies_.stream.wait(signals_.reached);
+  auto& board = *reinterpret_cast<Board*>(group.arena[1 - group.rank]);
+  check(cudaMemcpyAsync(&board.run_full[group.rank].value, &group.progress->runs_sent,
+                        sizeof(std::uint32_t), cudaMemcpyDeviceToDevice, copies_.stream.get()),
         "copy of a run's number to the peer");
 }
 

@@ -15,11 +15,9 @@ class CopyEngines {
   explicit CopyEngines(const PeerSettings& settings);
 
   /// `exchange` in slices through the staging memory of both ranks, behind what is in `stream` and
-  /// before what comes after; the first `head_bytes` of all runs go in lines, while the copy engines
-  /// start. Can be captured. Error InvalidArgument if what is written would
+  /// before what comes after. Can be captured. Error InvalidArgument if what is written would
   /// overwrite what is still to be sent, unless it does so at the same place.
-  void run(const Group& group, const Exchange& exchange, std::uint64_t head_bytes, DType dtype,
-           StreamView stream) const;
+  void run(const Group& group, const Exchange& exchange, DType dtype, StreamView stream) const;
 
  private:
   struct Side {

@@ -26,7 +26,6 @@ PeerSettings test_settings() {
   settings.cell_blocks = 16;  // ranks that share a GPU must fit on it together
   settings.push_blocks = 16;
   settings.slice_bytes = std::size_t{1} << 20;
-  settings.head_bytes = std::size_t{256} << 10;
   settings.slice_blocks = 16;
   return settings;
 }

@@ -27,7 +27,6 @@ PeerSettings test_settings() {
   PeerSettings settings;
   settings.timeout = milliseconds(5'000);
   settings.slice_bytes = std::size_t{1} << 20;
-  settings.head_bytes = std::size_t{256} << 10;
   return settings;
 }
 
