@@ -18,11 +18,20 @@
 namespace tersum::gpu {
 namespace {
 
-int checked_blocks(const CompressedSettings& settings) {
+/// All but geometry and memory.
+TileGroup make_group(const Group& peers, const CompressedSettings& settings) {
   if (settings.blocks < 0 || settings.blocks > kMaxTileBlocks) {
     throw Error(Code::InvalidArgument, "blocks must be 0 to " + std::to_string(kMaxTileBlocks));
   }
-  return settings.blocks;
+  TileGroup group{};
+  group.rank = peers.rank;
+  group.size = peers.size;
+  group.progress = peers.progress;
+  group.mailbox = peers.mailbox;
+  group.timeout_ns = peers.timeout_ns;
+  group.early = peers.early;
+  group.blocks = settings.blocks;
+  return group;
 }
 
 /// Of the smallest GPU of all ranks, and no more than kernels can use.
@@ -38,17 +47,9 @@ int count_multiprocessors(const AllGatherBlobs& all_gather) {
   return least;
 }
 
-/// Fills in `group`'s geometry and returns the bytes of an arena.
-std::size_t lay_out(TileGroup& group, const Group& peers, int blocks,
-                    const AllGatherBlobs& all_gather) {
-  group.blocks = blocks;
+/// Fills in `group`'s geometry and returns the bytes of an arena. Collective.
+std::size_t lay_out(TileGroup& group, const AllGatherBlobs& all_gather) {
   group.multiprocessors = count_multiprocessors(all_gather);
-  group.rank = peers.rank;
-  group.size = peers.size;
-  group.progress = peers.progress;
-  group.mailbox = peers.mailbox;
-  group.timeout_ns = peers.timeout_ns;
-  group.early = peers.early;
   const auto warps = static_cast<std::uint32_t>(group.most_blocks(kMaxResidentBlocks) * kTileWarps);
   group.queue_offset = (group.flags_of(warps) + kRunBytes - 1) / kRunBytes * kRunBytes;
   return group.runs_of(warps);
@@ -75,16 +76,17 @@ std::uint64_t StepCounter::get(StreamView stream) const {
 
 struct CompressedCommunicator::State {
   PeerCommunicator& peers;
+  TileGroup group;  // before the arena, which fills in its geometry
   PeerMap map;
-  TileGroup group{};  // before the arena, which fills in its geometry
   DeviceBuffer arena;
   DeviceBuffer tiles;
 
   State(PeerCommunicator& communicator, AllGatherBlobs all_gather,
         const CompressedSettings& settings)
       : peers(communicator),
+        group(make_group(peers.group(), settings)),
         map(peers.rank(), peers.size(), all_gather),
-        arena(lay_out(group, peers.group(), checked_blocks(settings), all_gather)),
+        arena(lay_out(group, all_gather)),
         tiles(sizeof(TileProgress)) {
     load_tile_kernels_qint_nearest();
     load_tile_kernels_qint_stochastic();
