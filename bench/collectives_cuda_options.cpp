@@ -29,10 +29,12 @@ Variant parse_variant(const std::string& text) {
     const auto equals = pair.find('=');
     const std::string key = pair.substr(0, equals), value = pair.substr(equals + 1);
     PeerSettings& settings = variant.settings;
-    const auto number = static_cast<int>(parse_bytes(value));
     if (key == "algorithm") {
       variant.algorithm = parse_algorithm(value);
-    } else if (key == "early") {
+      continue;
+    }
+    const auto number = static_cast<int>(parse_bytes(value));
+    if (key == "early") {
       settings.early_launch = number != 0;
     } else if (key == "push_blocks") {
       settings.push_blocks = number;

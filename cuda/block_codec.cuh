@@ -41,6 +41,11 @@ inline constexpr int kChunk = 128;  // elements that a warp handles at once, 4 p
 inline constexpr int kDecodeChunks = 4;
 inline constexpr std::size_t kDecodeTile = kBlockThreads / 32 * kDecodeChunks * kChunk;
 
+/// True for what the scale of a block can be: a magnitude, or the NaN of a block that is not finite.
+__device__ inline bool is_scale(std::uint32_t bits) {
+  return bits >> 31 == 0 && bits != kInfinityBits;
+}
+
 /// Sets `fault` if header, a scale or the padding is wrong.
 static __global__ __launch_bounds__(kBlockThreads) void check_blocks(const std::byte* payload,
                                                                      PayloadHeader header,
@@ -60,7 +65,7 @@ static __global__ __launch_bounds__(kBlockThreads) void check_blocks(const std::
   for (std::size_t b = blockIdx.x * static_cast<std::size_t>(kBlockThreads) + threadIdx.x;
        b < geometry.scale_bytes / 4; b += stride) {
     const std::uint32_t scale = scales[b];
-    if (scale >> 31 != 0 || scale == kInfinityBits) report_fault(fault, DecodeStatus::kScale);
+    if (!is_scale(scale)) report_fault(fault, DecodeStatus::kScale);
   }
 }
 

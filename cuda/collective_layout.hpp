@@ -32,7 +32,8 @@ struct Board {
   Flag present[kMaxPeers];              ///< operation in cells that the peer has begun
   Flag full[kMaxBlocks][kMaxPeers];     ///< chunks that the peer has put into the queue here
   Flag emptied[kMaxBlocks][kMaxPeers];  ///< chunks that the peer has taken out of its queue
-  Flag slice_full[kMaxPeers];           ///< slices of the peer that are here, whole
+  Flag slice_full[kMaxPeers];           ///< slices of the peer that are here, but for last ones
+  Flag run_full[kMaxPeers];             ///< runs of the peer that are here to their last slice
   Flag slice_emptied[kMaxPeers];        ///< slices from here that the peer has taken
   Flag chunks_left[kMaxBlocks];         ///< chunks from here that have arrived at the peer
 };
@@ -45,8 +46,9 @@ struct Progress {
   std::uint32_t sent[kMaxBlocks][kMaxPeers];      ///< chunks put into a peer's queue
   std::uint32_t received[kMaxBlocks][kMaxPeers];  ///< chunks taken out of a peer's queue here
   std::uint32_t slices_sent;                      ///< before this operation
-  std::uint32_t slices_signalled;                 ///< to the peer, as whole
   std::uint32_t slices_received;                  ///< and taken
+  std::uint32_t runs_sent;                        ///< and those of this operation
+  std::uint32_t runs_received;                    ///< and taken
   std::uint32_t slice_taken[kMaxSlots];           ///< blocks that have taken their part of a slice
   std::uint32_t chunks_arrived[kMaxBlocks];       ///< of slices, at this rank
   std::uint32_t chunks_left[kMaxBlocks];          ///< of slices, at the peer

@@ -5,7 +5,8 @@
 // are slow. So the data are their own flags: staging memory is blank, filled with a word that
 // stands for nothing, wherever nothing has arrived, and is made blank again behind what has been
 // taken. A word that is not blank has arrived. Data that hold this very word, and the end of a run
-// that is no whole vector, wait for the end of their slice, which a kernel behind the copy tells.
+// that is no whole vector, wait for the end of their slice. A kernel behind the copy tells of it;
+// of the last slice another copy tells, which brings the number of the run: that ends sooner.
 //
 // In place a result may be written only where the own values have left: each block tells the peer's
 // block of the same number what has arrived here.
@@ -40,10 +41,13 @@ __global__ void wait_for_slot(const __grid_constant__ Group group, std::uint32_t
   Watch(group).wait(peer, [&] { return has_reached(load_acquire(&flag), wanted); });
 }
 
-__global__ void signal_slice(const __grid_constant__ Group group) {
-  Progress& progress = *group.progress;
-  if (load_relaxed(&progress.failed) != 0) return;
-  const std::uint32_t number = ++progress.slices_signalled;
+__global__ void count_run(Progress* progress) {
+  ++progress->runs_sent;
+}
+
+__global__ void signal_slice(const __grid_constant__ Group group, std::uint32_t index) {
+  if (load_relaxed(&group.progress->failed) != 0) return;
+  const std::uint32_t number = group.progress->slices_sent + index + 1;
   store_release(&board_of(group, 1 - group.rank).slice_full[group.rank].value, number);
 }
 
@@ -68,6 +72,13 @@ __device__ inline uint4 choose(bool first, uint4 a, uint4 b) {
   return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
 }
 
+/// A flag, and the number with which it tells that a slice is whole.
+struct Whole {
+  const std::uint32_t* flag;
+  std::uint32_t number;
+  bool is_last;  // of its run
+};
+
 /// A block's work on an operation.
 template <class T, bool kCombine, bool kSum>
 class Taker {
@@ -79,8 +90,17 @@ class Taker {
         peer_(1 - group.rank),
         watch_(group),
         alive_(alive) {
+    run_ = group.progress->runs_received + 1;
     arrived_ = group.progress->chunks_arrived[blockIdx.x];
     left_ = group.progress->chunks_left[blockIdx.x];
+  }
+
+  /// What tells that slice `index` of the run, number `number` of all, is whole.
+  __device__ Whole whole(std::uint32_t index, std::uint32_t number) const {
+    if (index + 1 == exchange_.shape.count(exchange_.received_bytes)) {
+      return {&board_.run_full[peer_].value, run_, true};
+    }
+    return {&board_.slice_full[peer_].value, number, false};
   }
 
   /// Waits until slices up to `number` have been taken, by all blocks.
@@ -94,15 +114,15 @@ class Taker {
     return *alive_;
   }
 
-  /// Takes the chunk at `at` in slice `number`, which begins at `start` in the run; false if it
-  /// will not come.
-  __device__ bool take(std::byte* staged, std::uint64_t start, std::uint32_t number,
+  /// Takes the chunk at `at` in a slice, which begins at `start` in the run; false if it will not
+  /// come.
+  __device__ bool take(std::byte* staged, std::uint64_t start, const Whole& whole,
                        std::uint64_t at) {
     const std::uint64_t offset = start + at + threadIdx.x * 16;
     uint4 own[kVectors], values[kVectors];
     if constexpr (kCombine) load(exchange_.own, exchange_.received_bytes, offset, own);
     std::byte* from = staged + at + threadIdx.x * 16;
-    if (!await(from, number, offset, values)) *alive_ = false;
+    if (!await(from, whole, offset, values)) *alive_ = false;
     __syncthreads();
     if (!*alive_) return false;
     ++arrived_;
@@ -133,14 +153,16 @@ class Taker {
     }
   }
 
-  /// After slice `number`: the last block that has taken its part makes the slot free.
-  __device__ void give_back(std::uint32_t slot, std::uint32_t number) {
+  /// After slice `number`: the last block that has taken its part makes the slot free, when the
+  /// peer has told of the slice: until then it counts slices of this operation.
+  __device__ void give_back(std::uint32_t slot, std::uint32_t number, const Whole& whole) {
     __syncthreads();
     if (threadIdx.x != 0) return;
     std::uint32_t& taken = group_.progress->slice_taken[slot];
     __threadfence();
     if (atomicAdd(&taken, 1u) + 1 != gridDim.x) return;
     taken = 0;
+    if (!whole.is_last && !watch_.wait(peer_, [&] { return is_whole(whole); })) return;
     store_release(&group_.progress->slices_received, number);
     store_release(&board_of(group_, peer_).slice_emptied[group_.rank].value, number);
   }
@@ -158,9 +180,14 @@ class Taker {
     const std::uint32_t* emptied = &board_.slice_emptied[peer_].value;
     if (!watch_.wait(peer_, [&] { return has_reached(load_acquire(emptied), all); })) return;
     progress.slices_sent = all;
+    if (exchange_.received_bytes > 0) ++progress.runs_received;
   }
 
  private:
+  static __device__ bool is_whole(const Whole& whole) {
+    return has_reached(load_acquire(whole.flag), whole.number);
+  }
+
   /// Chunks of a run that this block takes.
   __device__ std::uint32_t chunks_of(std::uint64_t run_bytes) const {
     std::uint32_t count = 0;
@@ -185,16 +212,15 @@ class Taker {
 
   /// Waits for this thread's vectors: the last one of the warp first, so that few threads look for
   /// what is not there yet.
-  __device__ bool await(const std::byte* from, std::uint32_t number, std::uint64_t offset,
+  __device__ bool await(const std::byte* from, const Whole& whole, std::uint64_t offset,
                         uint4 (&values)[kVectors]) {
     const std::uint64_t end = exchange_.received_bytes;
-    const std::uint32_t* full = &board_.slice_full[peer_].value;
     const auto arrives = [&](int i) {
-      const bool whole = offset + i * kStep + 16 <= end;
+      const bool is_vector = offset + i * kStep + 16 <= end;
       return watch_.wait(peer_, [&] {
-        const bool over = has_reached(load_acquire(full), number);
+        const bool over = is_whole(whole);
         values[i] = load_volatile(from + i * kStep);
-        return over || (whole && has_arrived(values[i]));
+        return over || (is_vector && has_arrived(values[i]));
       });
     };
     bool good = true;
@@ -252,7 +278,7 @@ class Taker {
   int peer_;
   Watch watch_;
   bool* alive_;
-  std::uint32_t arrived_, left_;
+  std::uint32_t run_, arrived_, left_;
 };
 
 template <class T, bool kCombine, bool kSum>
@@ -272,16 +298,17 @@ __global__ void __launch_bounds__(kThreads, 1)
     const Range slice = shape.slice(end, index);
     const bool comes = slice.offset < exchange.received_bytes;
     std::byte* staged = group.arena[group.rank] + group.slices_offset + slot * shape.slice_bytes;
+    const Whole whole = taker.whole(index, number);
     if (comes && shape.reuses_slot(index) && !taker.await_taken(number - shape.slots)) return;
     for (std::uint64_t at = std::uint64_t{blockIdx.x} * kChunk; at < slice.bytes;
          at += std::uint64_t{gridDim.x} * kChunk) {
       const std::uint64_t offset = slice.offset + at;
       if (!kCombine && offset < exchange.kept_bytes) taker.keep(offset);
-      if (offset < exchange.received_bytes && !taker.take(staged, slice.offset, number, at)) {
+      if (offset < exchange.received_bytes && !taker.take(staged, slice.offset, whole, at)) {
         return;
       }
     }
-    if (comes) taker.give_back(slot, number);
+    if (comes) taker.give_back(slot, number, whole);
   }
   taker.finish();
 }
@@ -298,8 +325,13 @@ void launch_slot_wait(const Group& group, std::uint32_t used, StreamView stream)
   check_launch("wait_for_slot");
 }
 
-void launch_slice_signal(const Group& group, StreamView stream) {
-  signal_slice<<<1, 1, 0, stream.get()>>>(group);
+void launch_run_count(const Group& group, StreamView stream) {
+  count_run<<<1, 1, 0, stream.get()>>>(group.progress);
+  check_launch("count_run");
+}
+
+void launch_slice_signal(const Group& group, std::uint32_t index, StreamView stream) {
+  signal_slice<<<1, 1, 0, stream.get()>>>(group, index);
   check_launch("signal_slice");
 }
 
@@ -341,6 +373,7 @@ void load_slice_kernels() {
     });
   }
   load_kernel(wait_for_slot);
+  load_kernel(count_run);
   load_kernel(signal_slice);
   load_kernel(make_blank);
 }

@@ -410,9 +410,12 @@ Status PeerCommunicator::status() const {
   std::atomic_thread_fence(std::memory_order_acquire);
   const int peer = mailbox->peer;
   if (code == Code::Aborted) return Status(code, "the collectives of this group were aborted");
+  const std::string who = peer < 0 ? "a peer" : "rank " + std::to_string(peer);
+  if (code == Code::Protocol) {
+    return Status(code, who + " has sent a payload with a scale that no encoder makes", {}, peer);
+  }
   return Status(code,
-                (peer < 0 ? std::string("a peer") : "rank " + std::to_string(peer)) +
-                    " did not come within " + std::to_string(state_->settings.timeout.count()) +
+                who + " did not come within " + std::to_string(state_->settings.timeout.count()) +
                     " ms",
                 {}, peer);
 }

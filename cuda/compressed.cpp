@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -16,24 +18,39 @@
 namespace tersum::gpu {
 namespace {
 
-constexpr int kDefaultBlocks = 264;
-
-int checked_blocks(const CompressedSettings& settings) {
+/// All but geometry and memory.
+TileGroup make_group(const Group& peers, const CompressedSettings& settings) {
   if (settings.blocks < 0 || settings.blocks > kMaxTileBlocks) {
     throw Error(Code::InvalidArgument, "blocks must be 0 to " + std::to_string(kMaxTileBlocks));
   }
-  return settings.blocks == 0 ? kDefaultBlocks : settings.blocks;
-}
-
-/// Fills in `group`'s geometry and returns the bytes of an arena.
-std::size_t lay_out(TileGroup& group, const Group& peers, int blocks) {
+  TileGroup group{};
   group.rank = peers.rank;
   group.size = peers.size;
   group.progress = peers.progress;
   group.mailbox = peers.mailbox;
   group.timeout_ns = peers.timeout_ns;
   group.early = peers.early;
-  const auto warps = static_cast<std::uint32_t>(blocks * kTileWarps);
+  group.blocks = settings.blocks;
+  return group;
+}
+
+/// Of the smallest GPU of all ranks, and no more than kernels can use.
+int count_multiprocessors(const AllGatherBlobs& all_gather) {
+  int count = 0;
+  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, current_device()),
+        "cudaDeviceGetAttribute");
+  int least = kMaxTileBlocks / kMaxResidentBlocks;
+  for (const auto& blob : all_gather(std::as_bytes(std::span(&count, 1)))) {
+    std::memcpy(&count, blob.data(), sizeof(count));
+    least = std::min(least, count);
+  }
+  return least;
+}
+
+/// Fills in `group`'s geometry and returns the bytes of an arena. Collective.
+std::size_t lay_out(TileGroup& group, const AllGatherBlobs& all_gather) {
+  group.multiprocessors = count_multiprocessors(all_gather);
+  const auto warps = static_cast<std::uint32_t>(group.most_blocks(kMaxResidentBlocks) * kTileWarps);
   group.queue_offset = (group.flags_of(warps) + kRunBytes - 1) / kRunBytes * kRunBytes;
   return group.runs_of(warps);
 }
@@ -59,18 +76,17 @@ std::uint64_t StepCounter::get(StreamView stream) const {
 
 struct CompressedCommunicator::State {
   PeerCommunicator& peers;
-  int blocks;
+  TileGroup group;  // before the arena, which fills in its geometry
   PeerMap map;
-  TileGroup group{};  // before the arena, which fills in its geometry
   DeviceBuffer arena;
   DeviceBuffer tiles;
 
   State(PeerCommunicator& communicator, AllGatherBlobs all_gather,
         const CompressedSettings& settings)
       : peers(communicator),
-        blocks(checked_blocks(settings)),
-        map(peers.rank(), peers.size(), std::move(all_gather)),
-        arena(lay_out(group, peers.group(), blocks)),
+        group(make_group(peers.group(), settings)),
+        map(peers.rank(), peers.size(), all_gather),
+        arena(lay_out(group, all_gather)),
         tiles(sizeof(TileProgress)) {
     load_tile_kernels_qint_nearest();
     load_tile_kernels_qint_stochastic();
@@ -95,20 +111,18 @@ struct CompressedCommunicator::State {
   void run_fused(const CompressedMethod& method, const CompressedSlice& slice, ReduceOp op,
                  StreamView stream) const {
     const TileCall call = plan_tiles(method, slice, op, group.size);
-    const int most = static_cast<int>(std::min<std::uint32_t>(call.runs, kMaxTileBlocks));
-    const int used = std::min(blocks, most);
     const TwinParameters& parameters = method.parameters();
     switch (parameters.wire_id) {
       case compressors::wire_id::kFloat16:
-        return launch_tiles_cast(group, call, DType::Float16, used, stream);
+        return launch_tiles_cast(group, call, DType::Float16, stream);
       case compressors::wire_id::kBFloat16:
-        return launch_tiles_cast(group, call, DType::BFloat16, used, stream);
+        return launch_tiles_cast(group, call, DType::BFloat16, stream);
       case compressors::wire_id::kSign:
-        return launch_tiles_sign(group, call, used, stream);
+        return launch_tiles_sign(group, call, stream);
       default:
         return parameters.stochastic
-                   ? launch_tiles_qint_stochastic(group, call, parameters.bits, used, stream)
-                   : launch_tiles_qint_nearest(group, call, parameters.bits, used, stream);
+                   ? launch_tiles_qint_stochastic(group, call, parameters.bits, stream)
+                   : launch_tiles_qint_nearest(group, call, parameters.bits, stream);
     }
   }
 };

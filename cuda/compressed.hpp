@@ -18,9 +18,10 @@ struct TwinParameters;
 
 /// Must be the same on all ranks.
 struct CompressedSettings {
-  /// Most blocks (of 256 threads) of a kernel, 1 to 528; 0: 264. An H100 or H200 has room for 396.
-  /// Groups that run at once need a number below that, so that each gets some blocks on every GPU;
-  /// several ranks on one GPU must fit on it together.
+  /// Most blocks (of 256 threads) of a kernel, 1 to 528; 0: seven eighths of what the smallest GPU
+  /// has room for, 2 to 4 on each multiprocessor. What remains is for one other group that runs at
+  /// once: each gets some blocks on every GPU. With more groups, or several ranks on one GPU, the
+  /// blocks of all but one must fit on it together.
   int blocks = 0;
 };
 

@@ -28,7 +28,7 @@ struct Cast {
   using Codes = Words<kPerLane>;
   static constexpr int kWords = Codes::kCount;
   static constexpr bool kFeedback = kWithFeedback;
-  static constexpr int kBlocks = 3;
+  static constexpr int kBlocks = kWithFeedback ? 2 : 3;  // on a multiprocessor at once
   static constexpr Nan kNan = Nan::Kept;
 
   struct Coded {
@@ -40,16 +40,15 @@ struct Cast {
     __device__ void finish(const TileCall&, std::uint32_t) const {}
   };
 
-  static __device__ Coded encode(float (&x)[kPerLane], const Tile&, const TileCall&, const Context&,
-                                 std::uint32_t, bool keep_left) {
+  static __device__ Coded encode(float (&x)[kPerLane], float (&value)[kPerLane], const Tile&,
+                                 const TileCall&, const Context&, std::uint32_t) {
     Coded coded;
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-      const std::uint32_t word = coded.words[i] = Type::narrow(x[2 * i], x[2 * i + 1]);
-      if (kFeedback && keep_left) {
-        x[2 * i] = left_over(x[2 * i], Type::widen(word & 0xffffu));
-        x[2 * i + 1] = left_over(x[2 * i + 1], Type::widen(word >> 16));
-      }
+    for (int i = 0; i < kWords; ++i) coded.words[i] = Type::narrow(x[2 * i], x[2 * i + 1]);
+    decode<false>(coded, value);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (kFeedback) x[i] = left_over(x[i], value[i]);
     }
     return coded;
   }
@@ -73,6 +72,9 @@ struct Cast {
     }
   }
 
+  static __device__ bool is_valid(const Coded&) {
+    return true;
+  }
   static __device__ void keep_poison(const Coded&, float (&)[kPerLane]) {}
 };
 
@@ -90,16 +92,16 @@ void with_cast(DType dtype, bool feedback, const Function& function) {
 
 }  // namespace
 
-void launch_tiles_cast(const TileGroup& group, const TileCall& call, DType dtype, int blocks,
+void launch_tiles_cast(const TileGroup& group, const TileCall& call, DType dtype,
                        StreamView stream) {
   with_cast(dtype, has_feedback(call),
-            [&]<class Codec>() { launch_tiles<Codec>(group, call, blocks, stream); });
+            [&]<class Codec>() { launch_tiles<Codec>(group, call, stream); });
 }
 
 void load_tile_kernels_cast() {
   for (const DType dtype : {DType::Float16, DType::BFloat16}) {
     for (const bool feedback : {false, true}) {
-      with_cast(dtype, feedback, []<class Codec>() { load_kernel(all_reduce_tiles<Codec>); });
+      with_cast(dtype, feedback, []<class Codec>() { load_tile_kernel<Codec>(); });
     }
   }
 }

@@ -22,6 +22,8 @@ inline constexpr int kTileThreads = 256;
 inline constexpr int kTileWarps = kTileThreads / 32;
 /// Most blocks of one kernel.
 inline constexpr int kMaxTileBlocks = 528;
+/// Most of them that a kernel has on a multiprocessor at once.
+inline constexpr int kMaxResidentBlocks = 4;
 
 /// The two ways of an encoded tile: to the owner who adds, and back to everybody.
 enum class Way : int { ToOwner = 0, ToAll = 1 };
@@ -38,23 +40,36 @@ struct TileGroup {
   int size;
   std::byte* arena[kMaxPeers];  ///< of each rank: flags [warp][way][source], then queues
   std::uint64_t queue_offset;   ///< in the arena: [warp][way][source][slot] runs
+  int multiprocessors;          ///< of the smallest GPU
+  int blocks;                   ///< most of a kernel; 0: as many as leave others some room
   TileProgress* tiles;
   Progress* progress;
   Mailbox* mailbox;
   std::uint64_t timeout_ns;
   bool early;
 
+  /// Blocks of a kernel of which so many are on a multiprocessor at once: as many as find room, or
+  /// an eighth less, so that another group's kernels never wait for all of these to end.
+  constexpr int most_blocks(int resident) const {
+    const int room = multiprocessors * resident;
+    if (blocks == 0) return room - (room + 7) / 8;
+    return blocks < room ? blocks : room;
+  }
+
+  /// Sources of a queue: the other ranks.
+  constexpr int sources() const { return size > 1 ? size - 1 : 1; }
   /// Queues of one warp, and where they begin in an arena.
-  constexpr std::uint32_t queues() const { return 2 * static_cast<std::uint32_t>(size); }
+  constexpr std::uint32_t queues() const { return 2 * static_cast<std::uint32_t>(sources()); }
   constexpr std::uint64_t flags_of(std::uint32_t warp) const {
     return std::uint64_t{warp} * (queues() * static_cast<std::uint32_t>(sizeof(Flag)));
   }
   constexpr std::uint64_t runs_of(std::uint32_t warp) const {
     return queue_offset + std::uint64_t{warp} * (queues() * kRunSlots * kRunBytes);
   }
-  /// Among the queues of a warp: the one of a way from `source`.
-  constexpr std::uint32_t queue(Way way, int source) const {
-    return static_cast<std::uint32_t>(static_cast<int>(way) * size + source);
+  /// Among the queues of a warp in `owner`'s arena: the one of a way from another rank, `source`.
+  constexpr std::uint32_t queue(Way way, int owner, int source) const {
+    const int place = source > owner ? source - 1 : source;
+    return static_cast<std::uint32_t>(static_cast<int>(way) * sources() + place);
   }
 };
 

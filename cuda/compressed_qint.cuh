@@ -61,7 +61,7 @@ struct QInt {
   using Codes = Words<kBits>;
   using Context = DrawContext<kStochastic>;
   static constexpr bool kFeedback = kWithFeedback;
-  static constexpr int kBlocks = 3;  // on a multiprocessor at once
+  static constexpr int kBlocks = kWithFeedback ? 2 : 3;  // on a multiprocessor at once
   static constexpr Nan kNan = Nan::Any;
   static constexpr int kScales = kOneBlock ? 1 : kTileRows;
   static constexpr std::uint32_t kHalf = 1u << (kBits - 1);
@@ -71,9 +71,11 @@ struct QInt {
   struct Coded {
     std::uint32_t words[Codes::kCount];
     float scale[kScales];  // of the lane's block in each row
-
-    __device__ float scale_of(int row) const { return scale[kOneBlock ? 0 : row]; }
   };
+
+  static __device__ float of_row(const float (&scale)[kScales], int row) {
+    return scale[kOneBlock ? 0 : row];
+  }
 
   /// True if the lane's elements of a row may be of another block than those of the row before.
   static __device__ bool begins_block(const TileCall& call, int row) {
@@ -114,89 +116,147 @@ struct QInt {
     }
   }
 
-  /// The bits of 4 elements from and to the words of a lane.
-  static __device__ void put(std::uint32_t (&words)[Codes::kCount], int row, std::uint32_t packed) {
-    const int at = row * 4 * kBits, word = at / 32, shift = at % 32;
-    words[word] |= packed << shift;
-    if (shift + 4 * kBits > 32) words[word + 1] |= packed >> (32 - shift);
+  /// The levels of x plus kIntegerOffset, found without the CPU's three roundings; true if those
+  /// cannot have led to others. Where they round, a product with one factor is off by 5 parts in
+  /// 2^24 at most, which matters only beside the middle between two levels.
+  static __device__ bool guess_levels(const float (&x)[kPerLane], const float (&scale)[kScales],
+                                      const TileCall& call, float (&level)[kPerLane]) {
+    float factor = 0, farthest = 0;
+#pragma unroll
+    for (int row = 0; row < kTileRows; ++row) {
+      if (row == 0 || begins_block(call, row)) factor = levels_per_unit(of_row(scale, row));
+#pragma unroll
+      for (int i = 4 * row; i < 4 * row + 4; ++i) {
+        level[i] = __fmaf_rn(x[i], factor, kIntegerOffset);
+        const float off = __fmaf_rn(x[i], factor, __fsub_rn(kIntegerOffset, level[i]));
+        farthest = fmaxf(farthest, fabsf(off));
+      }
+    }
+    return farthest < 0.5f - kCount * 0x1p-21f;
   }
+
+  /// kCount / scale, nearly; 0 for 0.
+  static __device__ float levels_per_unit(float scale) {
+    float reciprocal;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(scale));
+    return scale == 0.0f ? 0.0f : __fmul_rn(reciprocal, kCount);
+  }
+
+  /// The levels of x plus kIntegerOffset, as the CPU finds them.
+  template <class Division>
+  static __device__ void find_levels(const float (&x)[kPerLane], const float (&scale)[kScales],
+                                     const TileCall& call, const compressors::DrawStream& stream,
+                                     std::uint64_t element, float (&level)[kPerLane]) {
+    uint2 draws[2] = {};
+    Division divide(bits_of(scale[0]));
+#pragma unroll
+    for (int row = 0; row < kTileRows; ++row) {
+      if (row > 0 && begins_block(call, row)) divide = Division(bits_of(of_row(scale, row)));
+      if constexpr (kStochastic) {
+        if (row % 2 == 0) draws_of_pair(stream, element + row * 128, draws[0], draws[1]);
+      }
+      Rows::put(level, row,
+                quantise4<kStochastic>(Rows::get(x, row), divide, kCount, draws[row % 2]));
+    }
+  }
+
+  struct Scales {
+    float of_block[kScales];
+  };
+
+  /// The same for any scales: rare, and apart so that it costs the others nothing.
+  static __device__ __noinline__ Elements find_levels_apart(Elements x, Scales scales,
+                                                            const TileCall& call,
+                                                            const compressors::DrawStream& stream,
+                                                            std::uint64_t element) {
+    Elements level;
+    find_levels<Divider>(x.of_lane, scales.of_block, call, stream, element, level.of_lane);
+    return level;
+  }
+
+  /// The codes of levels. Each word is a sum of their bits, each where it belongs, less what the
+  /// bits of kIntegerOffset make of it: one instruction for a level.
+  static __device__ void pack(const float (&level)[kPerLane],
+                              std::uint32_t (&words)[Codes::kCount]) {
+    if constexpr (32 % kBits == 0) {
+      constexpr int kInWord = 32 / kBits;
+#pragma unroll
+      for (int word = 0; word < Codes::kCount; ++word) {
+        words[word] = sum_of_codes<kInWord>(level + word * kInWord);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < Codes::kCount; ++i) words[i] = 0;
+#pragma unroll
+      for (int row = 0; row < kTileRows; ++row) {
+        const std::uint32_t packed = sum_of_codes<4>(level + 4 * row);
+        const int at = row * 4 * kBits, word = at / 32, shift = at % 32;
+        words[word] |= packed << shift;
+        if (shift + 4 * kBits > 32) words[word + 1] |= packed >> (32 - shift);
+      }
+    }
+  }
+  template <int kLevels>
+  static __device__ std::uint32_t sum_of_codes(const float* level) {
+    std::uint32_t sum = bits_of(level[kLevels - 1]), ones = 1;
+#pragma unroll
+    for (int i = kLevels - 2; i >= 0; --i) {
+      sum = (sum << kBits) + bits_of(level[i]);
+      ones = (ones << kBits) + 1;
+    }
+    return sum + (kHalf - kIntegerOffsetBits) * ones;
+  }
+
+  /// The bits of 4 elements from the words of a lane, perhaps with others above them.
   static __device__ std::uint32_t get(const std::uint32_t (&words)[Codes::kCount], int row) {
     const int at = row * 4 * kBits, word = at / 32, shift = at % 32;
     if (shift + 4 * kBits <= 32) return words[word] >> shift;
     return __funnelshift_r(words[word], words[word + 1], shift);
   }
 
-  /// The codes of 4 levels: the sum of their bits, each where it belongs, less what the bits of
-  /// kIntegerOffset make of it. One instruction for each.
-  static __device__ std::uint32_t pack(float4 level) {
-    constexpr std::uint32_t kOnes = 1u | 1u << kBits | 1u << 2 * kBits | 1u << 3 * kBits;
-    std::uint32_t sum = bits_of(level.w);
-    sum = (sum << kBits) + bits_of(level.z);
-    sum = (sum << kBits) + bits_of(level.y);
-    sum = (sum << kBits) + bits_of(level.x);
-    return sum + (kHalf - kIntegerOffsetBits) * kOnes;
-  }
-
-  /// The codes of x. With `keep_left` x becomes what they leave.
-  template <class Division>
-  static __device__ void quantise(float (&x)[kPerLane], Coded& coded, const TileCall& call,
-                                  const compressors::DrawStream& stream, std::uint64_t element,
-                                  bool keep_left) {
-    constexpr Levels kLevels{kBits, kCount, kInverse};
-    uint2 draws[2] = {};
-    Division divide(bits_of(coded.scale[0]));
-#pragma unroll
-    for (int row = 0; row < kTileRows; ++row) {
-      if (row > 0 && begins_block(call, row)) divide = Division(bits_of(coded.scale_of(row)));
-      if constexpr (kStochastic) {
-        if (row % 2 == 0) draws_of_pair(stream, element + row * 128, draws[0], draws[1]);
-      }
-      const float4 v = Rows::get(x, row);
-      const float4 level = quantise4<kStochastic>(v, divide, kCount, draws[row % 2]);
-      put(coded.words, row, pack(level));
-      if (kFeedback && keep_left) {
-        Rows::put(x, row, left_of_levels4(v, level, divide, kLevels));
-      }
-    }
-  }
-
-  static __device__ Coded encode(float (&x)[kPerLane], const Tile& part, const TileCall& call,
-                                 const Context& context, std::uint32_t encoder, bool keep_left) {
+  static __device__ Coded encode(float (&x)[kPerLane], float (&value)[kPerLane], const Tile& part,
+                                 const TileCall& call, const Context& context,
+                                 std::uint32_t encoder) {
     Coded coded;
     find_scales(x, call.block, coded.scale);
-#pragma unroll
-    for (int i = 0; i < Codes::kCount; ++i) coded.words[i] = 0;
-    bool plain = true;
+    bool good = true;
 #pragma unroll
     for (int i = 0; i < kScales; ++i) {
-      plain = plain && (coded.scale[i] == 0.0f || is_in_plain_range(bits_of(coded.scale[i])));
+      good = good && (coded.scale[i] == 0.0f || is_in_plain_range(bits_of(coded.scale[i])));
     }
     const std::uint64_t element = call.draws.offset + part.first + lane_id() * 4;
-    if (__all_sync(kAllLanes, plain)) {
-      quantise<PlainDivider>(x, coded, call, context.draws(encoder), element, keep_left);
-      return coded;
+    float level[kPerLane];
+    if constexpr (!kStochastic) good = guess_levels(x, coded.scale, call, level) && good;
+    good = __all_sync(kAllLanes, good);
+    if constexpr (kStochastic) {
+      if (good) {
+        find_levels<PlainDivider>(x, coded.scale, call, context.draws(encoder), element, level);
+      }
     }
-    // Copies, so that only here they are in memory.
-    float values[kPerLane];
-    Coded codes = coded;
+    if (!good) {
+      Scales scales;
 #pragma unroll
-    for (int i = 0; i < kPerLane; ++i) values[i] = x[i];
-    quantise_any(values, codes, call, context.draws(encoder), element, keep_left);
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) x[i] = values[i];
-    return codes;
-  }
-
-  /// For scales that are not plain: rare, and apart so that it costs the others nothing.
-  static __device__ __noinline__ void quantise_any(float (&x)[kPerLane], Coded& coded,
-                                                   const TileCall& call,
-                                                   const compressors::DrawStream& stream,
-                                                   std::uint64_t element, bool keep_left) {
-    quantise<Divider>(x, coded, call, stream, element, keep_left);
-#pragma unroll
-    for (int i = 0; i < kScales; ++i) {
-      coded.scale[i] = float_of(scale_bits(bits_of(coded.scale[i])));
+      for (int i = 0; i < kScales; ++i) scales.of_block[i] = coded.scale[i];
+      assign(level, find_levels_apart(elements(x), scales, call, context.draws(encoder), element));
     }
+    pack(level, coded.words);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const float share = __fmul_rn(__fsub_rn(level[i], kIntegerOffset), kInverse);
+      value[i] = __fmul_rn(share, of_row(coded.scale, i / 4));
+      if (kFeedback) x[i] = __fsub_rn(x[i], value[i]);
+    }
+    if (!good) {
+#pragma unroll
+      for (int i = 0; i < kScales; ++i) {
+        coded.scale[i] = float_of(scale_bits(bits_of(coded.scale[i])));
+      }
+      if constexpr (kFeedback) {
+#pragma unroll
+        for (int i = 0; i < kPerLane; ++i) x[i] = finite_or_zero(x[i]);
+      }
+    }
+    return coded;
   }
 
   /// Among the scales of a tile: that of the lane's block in a row.
@@ -230,9 +290,18 @@ struct QInt {
     return coded;
   }
 
+  /// word & mask | bits in one instruction, which the compiler does not make of two constants.
+  static __device__ std::uint32_t masked(std::uint32_t word, std::uint32_t mask,
+                                         std::uint32_t bits) {
+    std::uint32_t result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "r"(mask), "r"(bits));
+    return result;
+  }
+
   /// x = or += what the codes stand for.
   template <bool kAdd>
   static __device__ void decode(const Coded& coded, float (&x)[kPerLane]) {
+    constexpr std::uint32_t kExponent = 0x4b000000u;  // of 2^23
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
       const std::uint32_t packed = get(coded.words, row);
@@ -243,15 +312,23 @@ struct QInt {
         const bool low = (c + 1) * kBits <= 23;
         const int place = (low ? c : c - 2) * kBits;
         const std::uint32_t mask = (2 * kHalf - 1) << place;
-        const std::uint32_t bits = ((low ? packed : packed >> 2 * kBits) & mask) | 0x4b000000u;
+        const std::uint32_t bits = masked(low ? packed : packed >> 2 * kBits, mask, kExponent);
         const float unit = static_cast<float>(1 << place);
         const float level =
             __fsub_rn(float_of(bits), 8388608.0f + static_cast<float>(kHalf) * unit);
-        const float value = __fmul_rn(__fmul_rn(level, kInverse / unit), coded.scale_of(row));
+        const float value = __fmul_rn(__fmul_rn(level, kInverse / unit), of_row(coded.scale, row));
         float& to = x[4 * row + c];
         to = kAdd ? __fadd_rn(to, value) : value;
       }
     }
+  }
+
+  /// False for scales that no encoder makes.
+  static __device__ bool is_valid(const Coded& coded) {
+    bool valid = true;
+#pragma unroll
+    for (int i = 0; i < kScales; ++i) valid = valid && is_scale(bits_of(coded.scale[i]));
+    return valid;
   }
 
   /// After decoding, blocks that are not finite have the CPU's NaN.
@@ -288,10 +365,9 @@ void with_qint(int bits, bool one_block, bool feedback, const Function& function
 }
 
 template <bool kStochastic>
-void launch_tiles_qint(const TileGroup& group, const TileCall& call, int bits, int blocks,
-                       StreamView stream) {
+void launch_tiles_qint(const TileGroup& group, const TileCall& call, int bits, StreamView stream) {
   with_qint<kStochastic>(bits, call.block == kTile, has_feedback(call),
-                         [&]<class Codec>() { launch_tiles<Codec>(group, call, blocks, stream); });
+                         [&]<class Codec>() { launch_tiles<Codec>(group, call, stream); });
 }
 
 template <bool kStochastic>
@@ -299,7 +375,7 @@ void load_tile_kernels_qint() {
   for (int form = 0; form < 3; ++form) {
     for (int bits = 2; bits <= 8; ++bits) {
       with_qint<kStochastic>(bits, form > 0, form > 1,
-                             []<class Codec>() { load_kernel(all_reduce_tiles<Codec>); });
+                             []<class Codec>() { load_tile_kernel<Codec>(); });
     }
   }
 }

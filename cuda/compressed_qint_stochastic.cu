@@ -3,8 +3,8 @@
 namespace tersum::gpu {
 
 void launch_tiles_qint_stochastic(const TileGroup& group, const TileCall& call, int bits,
-                                  int blocks, StreamView stream) {
-  launch_tiles_qint<true>(group, call, bits, blocks, stream);
+                                  StreamView stream) {
+  launch_tiles_qint<true>(group, call, bits, stream);
 }
 
 void load_tile_kernels_qint_stochastic() {

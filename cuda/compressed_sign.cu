@@ -14,7 +14,7 @@ struct Sign {
   using Rows = RowsOfOne;
   using Codes = Words<1>;
   static constexpr bool kFeedback = kWithFeedback;
-  static constexpr int kBlocks = 4;
+  static constexpr int kBlocks = kWithFeedback ? 2 : 4;  // on a multiprocessor at once
   static constexpr int kScales = kPerLane / kBlockRows;
   static constexpr Nan kNan = Nan::Any;
 
@@ -28,8 +28,8 @@ struct Sign {
     __device__ void finish(const TileCall&, std::uint32_t) const {}
   };
 
-  static __device__ Coded encode(float (&x)[kPerLane], const Tile& part, const TileCall&,
-                                 const Context&, std::uint32_t, bool keep_left) {
+  static __device__ Coded encode(float (&x)[kPerLane], float (&value)[kPerLane], const Tile& part,
+                                 const TileCall&, const Context&, std::uint32_t) {
     constexpr std::uint32_t kBlock = 32 * kBlockRows;
     Coded coded{};
 #pragma unroll
@@ -46,10 +46,11 @@ struct Sign {
 #pragma unroll
       for (int row = block * kBlockRows; row < (block + 1) * kBlockRows; ++row) {
         if (!is_poison(mean)) coded.words[0] |= bits_of(x[row]) >> 31 << row;
-        if (kFeedback && keep_left)
+        if (kFeedback)
           x[row] = is_poison(mean) ? 0.0f : __fsub_rn(x[row], signed_mean(mean, x[row]));
       }
     }
+    decode<false>(coded, value);
     return coded;
   }
 
@@ -83,6 +84,12 @@ struct Sign {
     }
   }
 
+  static __device__ bool is_valid(const Coded& coded) {
+    bool valid = true;
+#pragma unroll
+    for (int i = 0; i < kScales; ++i) valid = valid && is_scale(bits_of(coded.scale[i]));
+    return valid;
+  }
   static __device__ void keep_poison(const Coded&, float (&)[kPerLane]) {}
 };
 
@@ -104,16 +111,15 @@ void with_sign(std::uint32_t block, bool feedback, const Function& function) {
 
 }  // namespace
 
-void launch_tiles_sign(const TileGroup& group, const TileCall& call, int blocks,
-                       StreamView stream) {
+void launch_tiles_sign(const TileGroup& group, const TileCall& call, StreamView stream) {
   with_sign(call.block, has_feedback(call),
-            [&]<class Codec>() { launch_tiles<Codec>(group, call, blocks, stream); });
+            [&]<class Codec>() { launch_tiles<Codec>(group, call, stream); });
 }
 
 void load_tile_kernels_sign() {
   for (std::uint32_t block = 32; block <= kTile; block *= 2) {
     for (const bool feedback : {false, true}) {
-      with_sign(block, feedback, []<class Codec>() { load_kernel(all_reduce_tiles<Codec>); });
+      with_sign(block, feedback, []<class Codec>() { load_tile_kernel<Codec>(); });
     }
   }
 }

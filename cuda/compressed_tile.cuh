@@ -27,19 +27,21 @@ __device__ inline int lane_id() {
   return static_cast<int>(threadIdx.x % 32);
 }
 
-/// A whole tile on its way from memory, element by element.
-struct alignas(16) StagedTile {
-  float elements[kTile];
+/// Whole tiles of up to kArrays arrays on their way from memory.
+template <int kArrays>
+struct alignas(16) StagedTiles {
+  float elements[kArrays][kTile];
 
-  /// Begins to fetch it, with all lanes.
-  __device__ void fetch(const float* from, const Tile& tile) {
+  /// Begins to fetch a tile of an array, with all lanes, as what is used once.
+  __device__ void fetch(int array, const float* from, const Tile& tile, std::uint64_t once) {
     const float* source = from + tile.first + lane_id() * 4;
     const auto target =
-        static_cast<std::uint32_t>(__cvta_generic_to_shared(elements + lane_id() * 4));
+        static_cast<std::uint32_t>(__cvta_generic_to_shared(elements[array] + lane_id() * 4));
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target + row * 512),
-                   "l"(source + row * 128)
+      asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+                       target + row * 512),
+                   "l"(source + row * 128), "l"(once)
                    : "memory");
     }
   }
@@ -54,64 +56,86 @@ struct alignas(16) StagedTile {
   }
 };
 
-/// Accesses to the end of a share, or unaligned ones: rare, and apart so that they cost the others
-/// nothing.
-static __device__ __noinline__ float4 load4_part(const float* from, std::size_t i,
-                                                 std::size_t end) {
-  return load4(from, i, end, false);
+/// How L2 is told that memory is used once.
+__device__ inline std::uint64_t used_once() {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+  return policy;
 }
-static __device__ __noinline__ void store4_part(float* to, std::size_t i, std::size_t end,
-                                                float4 v) {
-  store4(to, i, end, false, v);
+
+/// A lane's elements of a tile, to be passed by value: what is called apart then gets them in
+/// registers, and the caller's need not be in memory.
+struct Elements {
+  float of_lane[kPerLane];
+};
+__device__ inline Elements elements(const float (&x)[kPerLane]) {
+  Elements all;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) all.of_lane[i] = x[i];
+  return all;
+}
+__device__ inline void assign(float (&x)[kPerLane], const Elements& all) {
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) x[i] = all.of_lane[i];
+}
+
+/// Tiles that are not whole: rare, and apart so that they cost the others nothing. Elements that do
+/// not exist are zero.
+template <class Rows>
+static __device__ __noinline__ Elements load_part(const float* from, std::uint32_t count) {
+  Elements x;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const std::uint32_t at = Rows::place(i);
+    x.of_lane[i] = at < count ? __ldcs(from + at) : 0.0f;
+  }
+  return x;
+}
+template <class Rows>
+static __device__ __noinline__ void store_part(Elements x, float* to, std::uint32_t count) {
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const std::uint32_t at = Rows::place(i);
+    if (at < count) __stcs(to + at, x.of_lane[i]);
+  }
+}
+
+/// The elements of a tile: from shared memory if the tile is whole, otherwise from where it is.
+template <class Rows>
+__device__ inline void load_tile(float (&x)[kPerLane], const float* staged, const float* from,
+                                 const Tile& tile) {
+  if (tile.whole) {
+    Rows::load(x, staged);
+  } else {
+    assign(x, load_part<Rows>(from + tile.first, tile.count));
+  }
+}
+
+template <class Rows>
+__device__ inline void store_tile(const float (&x)[kPerLane], float* to, const Tile& tile) {
+  if (tile.whole) {
+    Rows::store(x, to + tile.first);
+  } else {
+    store_part<Rows>(elements(x), to + tile.first, tile.count);
+  }
 }
 
 /// Lane l has the elements 4 l to 4 l + 3 of each row of 128.
 struct RowsOfFour {
-  static __device__ void load(float (&x)[kPerLane], const float* from, const Tile& tile) {
-    const std::size_t i = tile.first + lane_id() * 4;
-    float4 rows[kTileRows];
-    if (tile.whole) {
-#pragma unroll
-      for (int row = 0; row < kTileRows; ++row) {
-        rows[row] = __ldcs(reinterpret_cast<const float4*>(from + i) + row * 32);
-      }
-    } else {
-#pragma unroll
-      for (int row = 0; row < kTileRows; ++row) {
-        rows[row] = load4_part(from, i + row * 128, tile.first + tile.count);
-      }
-    }
-#pragma unroll
-    for (int row = 0; row < kTileRows; ++row) put(x, row, rows[row]);
-  }
+  /// Of the lane's element i, in the tile.
+  static __device__ std::uint32_t place(int i) { return i / 4 * 128 + lane_id() * 4 + i % 4; }
 
-  static __device__ void load(float (&x)[kPerLane], const StagedTile& tile) {
+  static __device__ void load(float (&x)[kPerLane], const float* staged) {
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
-      put(x, row, reinterpret_cast<const float4*>(tile.elements)[row * 32 + lane_id()]);
+      put(x, row, reinterpret_cast<const float4*>(staged)[row * 32 + lane_id()]);
     }
   }
 
-  static __device__ void store(const float (&x)[kPerLane], float* to, const Tile& tile) {
-    const std::size_t i = tile.first + lane_id() * 4;
-    if (tile.whole) {
+  static __device__ void store(const float (&x)[kPerLane], float* to) {
 #pragma unroll
-      for (int row = 0; row < kTileRows; ++row) {
-        __stcs(reinterpret_cast<float4*>(to + i) + row * 32, get(x, row));
-      }
-    } else {
-#pragma unroll
-      for (int row = 0; row < kTileRows; ++row) {
-        store4_part(to, i + row * 128, tile.first + tile.count, get(x, row));
-      }
-    }
-  }
-
-  /// Zeros where there are no elements.
-  static __device__ void clear_beyond(float (&x)[kPerLane], const Tile& tile) {
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      if (i / 4 * 128u + lane_id() * 4 + i % 4 >= tile.count) x[i] = 0.0f;
+    for (int row = 0; row < kTileRows; ++row) {
+      __stcs(reinterpret_cast<float4*>(to) + row * 32 + lane_id(), get(x, row));
     }
   }
 
@@ -128,54 +152,25 @@ struct RowsOfFour {
 
 /// Lane l has the elements l, l + 32, ...
 struct RowsOfOne {
-  static __device__ void load(float (&x)[kPerLane], const float* from, const Tile& tile) {
-    const float* mine = from + tile.first + lane_id();
-    if (tile.whole) {
+  static __device__ std::uint32_t place(int i) { return i * 32 + lane_id(); }
+
+  static __device__ void load(float (&x)[kPerLane], const float* staged) {
 #pragma unroll
-      for (int row = 0; row < kPerLane; ++row) x[row] = __ldcs(mine + row * 32);
-    } else {
-#pragma unroll
-      for (int row = 0; row < kPerLane; ++row) {
-        x[row] = row * 32u + lane_id() < tile.count ? __ldcs(mine + row * 32) : 0.0f;
-      }
-    }
+    for (int i = 0; i < kPerLane; ++i) x[i] = staged[place(i)];
   }
 
-  static __device__ void load(float (&x)[kPerLane], const StagedTile& tile) {
+  static __device__ void store(const float (&x)[kPerLane], float* to) {
 #pragma unroll
-    for (int row = 0; row < kPerLane; ++row) x[row] = tile.elements[row * 32 + lane_id()];
-  }
-
-  static __device__ void store(const float (&x)[kPerLane], float* to, const Tile& tile) {
-    float* mine = to + tile.first + lane_id();
-    if (tile.whole) {
-#pragma unroll
-      for (int row = 0; row < kPerLane; ++row) __stcs(mine + row * 32, x[row]);
-    } else {
-#pragma unroll
-      for (int row = 0; row < kPerLane; ++row) {
-        if (row * 32u + lane_id() < tile.count) __stcs(mine + row * 32, x[row]);
-      }
-    }
-  }
-
-  static __device__ void clear_beyond(float (&x)[kPerLane], const Tile& tile) {
-#pragma unroll
-    for (int row = 0; row < kPerLane; ++row) {
-      if (row * 32u + lane_id() >= tile.count) x[row] = 0.0f;
-    }
+    for (int i = 0; i < kPerLane; ++i) __stcs(to + place(i), x[i]);
   }
 };
 
-/// x += residual
-template <class Rows, Nan kNan>
-__device__ inline void add_residual(float (&x)[kPerLane], const float* residual, const Tile& tile) {
-  float e[kPerLane];
-  Rows::load(e, residual, tile);
+/// Zeros where there are no elements.
+template <class Rows>
+__device__ inline void clear_beyond(float (&x)[kPerLane], const Tile& tile) {
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
-    float unused;
-    x[i] = sum_of<Source::Residual, kNan>(x[i], e[i], 0, 0, unused);
+    if (Rows::place(i) >= tile.count) x[i] = 0.0f;
   }
 }
 

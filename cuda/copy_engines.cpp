@@ -76,9 +76,12 @@ void CopyEngines::run(const Group& group, const Exchange& exchange, DType dtype,
 
 void CopyEngines::copy_slices(const Group& group, const std::byte* input, std::uint64_t bytes,
                               DType dtype) const {
+  launch_run_count(group, signals_.stream);
+  signals_.reached.record(signals_.stream);
   const bool whole_words = reinterpret_cast<std::uintptr_t>(input) % 4 == 0;
   std::byte* staging = group.arena[1 - group.rank] + group.slices_offset;
-  for (std::uint32_t index = 0; index < shape_.count(bytes); ++index) {
+  const std::uint32_t last = shape_.count(bytes) - 1;
+  for (std::uint32_t index = 0; index <= last; ++index) {
     const Range slice = shape_.slice(bytes, index);
     std::byte* to = staging + shape_.slot(index) * shape_.slice_bytes;
     if (shape_.reuses_slot(index)) {
@@ -93,10 +96,16 @@ void CopyEngines::copy_slices(const Group& group, const std::byte* input, std::u
     } else {
       launch_slice_copy(to, input + slice.offset, slice.bytes, dtype, copies_.stream);
     }
+    if (index == last) break;
     copies_.reached.record(copies_.stream);
     signals_.stream.wait(copies_.reached);
-    launch_slice_signal(group, signals_.stream);
+    launch_slice_signal(group, index, signals_.stream);
   }
+  copies_.stream.wait(signals_.reached);
+  auto& board = *reinterpret_cast<Board*>(group.arena[1 - group.rank]);
+  check(cudaMemcpyAsync(&board.run_full[group.rank].value, &group.progress->runs_sent,
+                        sizeof(std::uint32_t), cudaMemcpyDeviceToDevice, copies_.stream.get()),
+        "copy of a run's number to the peer");
 }
 
 }  // namespace tersum::gpu

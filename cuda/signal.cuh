@@ -64,6 +64,14 @@ __device__ inline bool has_reached(std::uint32_t reached, std::uint32_t wanted) 
   return static_cast<std::int32_t>(reached - wanted) >= 0;
 }
 
+/// Keeps the first failure of a group: all its kernels end soon, and the host finds the reason.
+__device__ inline void report_failure(Progress* progress, Mailbox* mailbox, Code code, int peer) {
+  const auto number = static_cast<std::uint32_t>(code);
+  if (atomicCAS(&progress->failed, 0u, number) != 0) return;
+  mailbox->peer = peer;
+  store_release(&mailbox->code, number);
+}
+
 /// The waits of one thread. Each wait ends when its condition holds, when the host aborts, when
 /// another thread of the group has failed, or at a deadline that starts with the first long wait.
 class Watch {
@@ -119,11 +127,7 @@ class Watch {
   }
 
   __device__ bool fail(Code code, int peer) {
-    const auto number = static_cast<std::uint32_t>(code);
-    if (atomicCAS(&progress_->failed, 0u, number) == 0) {
-      mailbox_->peer = peer;
-      store_release(&mailbox_->code, number);
-    }
+    report_failure(progress_, mailbox_, code, peer);
     return false;
   }
 
