@@ -124,6 +124,11 @@ print(os.path.join(list(nvidia.nccl.__path__)[0], 'lib', 'libnccl.so.2'))" 2> /d
       step "emulated_hosts_x$ranks" 120 scripts/emulated_hosts.sh -n "$ranks" -- "$build/bench/perf/tersum-perf" allreduce \
         --device cuda --min 256M --max 256M --iterations 2 --warmup 1 --in-place --no-check \
         --json "$results/emulated_hosts_x$ranks.json"
+      for spec in none qint:bits=4 topk:ratio=0.01; do
+        name=emulated_hosts_x${ranks}_${spec%%:*}
+        step "$name" 120 scripts/emulated_hosts.sh -n "$ranks" -- "$build/bench/perf/tersum-perf" allreduce \
+          --device cuda --min 256M --max 256M --iterations 5 --warmup 2 --compressor "$spec" --json "$results/$name.json"
+      done
     done
   fi
   for trace in $traces; do
