@@ -12,6 +12,7 @@
 #include "cuda/device.hpp"
 #include "cuda/error.hpp"
 #include "cuda/stream.hpp"
+#include "src/device_queues.hpp"
 #include "src/exchange_support.hpp"
 
 namespace tersum::test {

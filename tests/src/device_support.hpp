@@ -15,6 +15,7 @@
 #include "cuda/device.hpp"
 #include "cuda/error.hpp"
 #include "cuda/stream.hpp"
+#include "src/device_queues.hpp"
 #include "src/support.hpp"
 
 namespace tersum::test {
