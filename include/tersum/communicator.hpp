@@ -53,7 +53,8 @@ struct CallOptions {
 /// - All others: calls go through the hosts' memory, cannot be captured, and are checked as those
 ///   on host memory are. Between hosts with several ranks each a difference ends the communicator.
 ///   Where several ranks of one process share a GPU, cudaFree() and copies from or to pageable
-///   memory may wait for another rank's stream for ever: free and copy when nothing is under way.
+///   memory may wait for another rank's stream for ever: free and copy when nothing is under way,
+///   and let CUDA_DEVICE_MAX_CONNECTIONS be more than there are streams.
 class Communicator {
  public:
   /// Joins the job described by `config` and the launcher's variables: blocks until all ranks have

@@ -1,13 +1,13 @@
-// For tests whose ranks are threads that share a GPU: their streams must not share its queues too,
-// of which there are 8 by default. A stream that waits for a peer would hold up those behind it, the
-// peer's among them.
+// For programs in which ranks are threads that share a GPU.
 #pragma once
 
 #include <cstdlib>
 
 namespace tersum::test {
 
-inline const bool has_a_queue_for_each_stream =
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1) == 0;
+/// Gives each stream a queue of its own: by default CUDA has eight for all streams of a process on a
+/// GPU, and what waits for another rank in one of them may hold up what that rank is waiting for.
+/// Before main(), because CUDA reads it once.
+inline const int kQueuesAreNotShared = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 
 }  // namespace tersum::test
