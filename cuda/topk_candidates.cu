@@ -12,7 +12,9 @@ constexpr int kWarpWords = 16;                           // bitmap words that a 
 constexpr std::uint32_t kStrip = kThreads * kWarpWords;  // elements of a block that fills them
 constexpr int kJudgeThreads = 1024;
 constexpr int kGatherThreads = kSelectTile / 32;  // a bitmap word each
+constexpr int kTileSlots = kSelectTile / kSlotElements;
 static_assert(kSelectTile % kStrip == 0 && kSelectTile <= 65536);
+static_assert(kSlotElements == kWarpWords * 32);
 static_assert(TwinState::mask_words_for(1) == kGatherThreads);
 
 /// The first element of a warp's part of a strip.
@@ -66,19 +68,40 @@ __device__ void load_strip(const Feed& feed, const std::uint32_t* mask, std::uin
   }
 }
 
-/// Marks the elements of a warp's part of a strip that reach `floor` in the bitmap. Returns how
-/// many there are.
+/// Whether so many candidates of kSlotElements are in their slot: not if they do not fit, nor if
+/// they are so few that reading them again is cheaper.
+__device__ bool is_in_slot(std::uint32_t count) {
+  return count >= 4 && count <= kSlotValues;
+}
+
+/// Marks the elements of a warp's part of a strip that reach `floor` in the bitmap, and puts them
+/// into their slot. Returns how many there are.
 __device__ std::uint32_t mark_part(const SelectMemory& memory, std::uint32_t start,
                                    const float (&x)[kWarpWords], std::uint32_t floor) {
+  constexpr std::uint32_t kWritten = 16;  // memory is slow where less than 64 bytes are written
+  __shared__ std::uint32_t staged[kThreads / 32][kSlotValues];
+  std::uint32_t* const mine = staged[threadIdx.x / 32];
   const std::uint32_t lane = threadIdx.x % 32;
+  const std::uint32_t lower = (1u << lane) - 1;
   std::uint32_t word = 0;
+  std::uint32_t marked = 0;
 #pragma unroll
   for (int j = 0; j < kWarpWords; ++j) {
-    const std::uint32_t marks = __ballot_sync(kAllLanes, magnitude_of(x[j]) >= floor);
+    const bool reaches = magnitude_of(x[j]) >= floor;
+    const std::uint32_t marks = __ballot_sync(kAllLanes, reaches);
     if (lane == j) word = marks;
+    if (marks == 0) continue;
+    const std::uint32_t place = marked + __popc(marks & lower);
+    if (reaches && place < kSlotValues) mine[place] = bits_of(x[j]);
+    marked += __popc(marks);
   }
   if (lane < kWarpWords) memory.above[start / 32 + lane] = word;
-  return __reduce_add_sync(kAllLanes, __popc(word));
+  __syncwarp();
+  if (is_in_slot(marked) && lane < (marked + kWritten - 1) / kWritten * kWritten) {
+    memory.slots[start / kSlotElements * kSlotValues + lane] = mine[lane];
+  }
+  __syncwarp();
+  return marked;
 }
 
 /// The pass over all elements, one strip per block. hint[0] is the floor guessed from the last
@@ -291,22 +314,28 @@ __device__ std::uint32_t candidates_of(const SelectMemory& memory, std::uint32_t
   return word | lowest_bits(equal, before < ties ? min(ties - before, ones) : 0);
 }
 
-/// Candidates in the order of their indices, and the histogram of their top bits.
+/// Candidates in the order of their indices, and the histogram of their top bits. Values come from
+/// slots where there are some, so that memory need not be read here and there.
 __global__ __launch_bounds__(kGatherThreads) void gather_candidates(const float* x,
                                                                     SelectMemory memory,
                                                                     std::uint32_t kept) {
   __shared__ std::uint32_t histogram[kTopBins];
   __shared__ std::uint16_t places[kSelectTile];  // of candidates inside the tile
+  __shared__ std::uint32_t slot_begin[kTileSlots + 1];
   SelectControl* control = memory.control;
+  const Knowledge knowledge = control->knowledge;
+  const bool has_slots = knowledge == Knowledge::Guessed || knowledge == Knowledge::Marked;
   clear_histogram(histogram, kTopBins);
   for (std::uint32_t tile = blockIdx.x; tile < memory.tiles; tile += gridDim.x) {
     std::uint32_t position = 0;
     const std::uint32_t w = tile * kGatherThreads + threadIdx.x;
     std::uint32_t word = candidates_of(memory, tile, w, position);
-    if (control->knowledge == Knowledge::Exact) memory.above[w] = word;  // becomes the mask
+    if (knowledge == Knowledge::Exact) memory.above[w] = word;  // becomes the mask
     const std::uint32_t ones = __popc(word);
     std::uint32_t total = 0;
     std::uint32_t p = block_scan(ones, total) - ones;
+    if (threadIdx.x % kWarpWords == 0) slot_begin[threadIdx.x / kWarpWords] = p;
+    if (threadIdx.x == 0) slot_begin[kTileSlots] = total;
     for (; word != 0; word &= word - 1) {
       places[p++] = static_cast<std::uint16_t>(threadIdx.x * 32 + __ffs(word) - 1);
     }
@@ -314,7 +343,11 @@ __global__ __launch_bounds__(kGatherThreads) void gather_candidates(const float*
 #pragma unroll 4
     for (std::uint32_t c = threadIdx.x; c < total; c += kGatherThreads) {
       const std::uint32_t index = tile * kSelectTile + places[c];
-      const std::uint32_t value = bits_of(x[index]);
+      const std::uint32_t slot = places[c] / kSlotElements;
+      const bool in_slot = has_slots && is_in_slot(slot_begin[slot + 1] - slot_begin[slot]);
+      const std::uint32_t value =
+          in_slot ? memory.slots[(tile * kTileSlots + slot) * kSlotValues + c - slot_begin[slot]]
+                  : bits_of(x[index]);
       memory.index[position + c] = index;
       memory.value[position + c] = value;
       atomicAdd(histogram + ((value & kMagnitudeMask) >> 20), 1u);
@@ -349,6 +382,7 @@ SelectMemory cut_select_memory(std::byte* workspace, std::size_t count, std::siz
   memory.cleared_bytes = used;
   memory.above = take(static_cast<std::size_t>(memory.tiles) * (kSelectTile / 32));
   memory.equal = take(static_cast<std::size_t>(memory.tiles) * (kSelectTile / 32));
+  memory.slots = take(static_cast<std::size_t>(memory.tiles) * kTileSlots * kSlotValues);
   memory.index = take(memory.capacity);
   memory.value = take(memory.capacity);
   memory.part_above = take(memory.parts);

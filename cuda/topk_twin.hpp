@@ -16,6 +16,9 @@ inline constexpr std::uint32_t kLowerBins = 1024;    // 10 bits each
 inline constexpr std::uint32_t kSelectTile = 16384;  // elements
 inline constexpr std::uint32_t kCandidateTile = 4096;
 
+inline constexpr std::uint32_t kSlotElements = 512;  // that have a slot together
+inline constexpr std::uint32_t kSlotValues = 32;
+
 inline constexpr unsigned kPassBlocks = 132 * 8;  // of kernels that loop over tiles
 
 /// Tickets of SelectControl; those of the refining steps are numbered by what was known before.
@@ -64,8 +67,10 @@ struct SelectMemory {
   std::uint32_t* tile_equal;  ///< [tiles] Exact only: those equal to the threshold
   std::uint32_t* above;       ///< [tiles * kSelectTile / 32] bitmap of candidates
   std::uint32_t* equal;       ///< the same size; Exact only
-  std::uint32_t* index;       ///< [capacity] of the candidates, ascending
-  std::uint32_t* value;       ///< [capacity] their bits
+  std::uint32_t* slots;  ///< [tiles * kSelectTile / kSlotElements][kSlotValues] Guessed, Marked:
+                         ///< bits of the candidates of kSlotElements, if there is a fair number
+  std::uint32_t* index;  ///< [capacity] of the candidates, ascending
+  std::uint32_t* value;  ///< [capacity] their bits
   std::uint32_t* part_above;  ///< [parts] selected per kCandidateTile candidates
   std::uint32_t* part_equal;
   std::uint32_t* chosen;  ///< [kept] indices that are sent

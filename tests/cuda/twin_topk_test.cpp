@@ -49,6 +49,37 @@ TEST_F(TopKTwin, StaysExactWhenMagnitudesJump) {
   }
 }
 
+/// Enough for a sample to be taken where there is no guess; and the places it looks at.
+constexpr std::size_t kSampledCount = std::size_t{1} << 20;
+
+template <class Act>
+void for_each_sampled(const Act& act) {
+  constexpr std::uint32_t kSample = 32768, kRoom = kSampledCount / kSample;
+  for (std::uint32_t s = 0; s < kSample; ++s) act(s * kRoom + s * 2654435761u % kRoom);
+}
+
+TEST_F(TopKTwin, StaysExactWhereASampleReplacesTheGuess) {
+  std::vector<Floats> inputs;
+  for (const float factor : {1.0f, 1.0f, 50.0f, 0.02f, 0.02f})
+    inputs.push_back(tersum::test::gaussian(kSampledCount, 7, factor));
+  for (const char* spec :
+       {"topk", "topk+ef", "topk:ratio=0.1+ef", "topk:ratio=0.3+ef+momentum=0.5"})
+    compare(spec, inputs);
+}
+
+TEST_F(TopKTwin, StaysExactWhenTheSampleMisleads) {
+  Floats too_large = tersum::test::gaussian(kSampledCount, 1);
+  Floats too_small = too_large;
+  Floats rare = too_large;
+  for_each_sampled([&](std::size_t i) {
+    too_large[i] *= 1000;
+    too_small[i] *= 1e-3f;
+    rare[i] = 0;
+  });
+  for (const char* spec : {"topk", "topk+ef"})
+    compare(spec, {too_large, too_small, rare, too_large});
+}
+
 TEST_F(TopKTwin, KeepsTheLowestIndicesOfManyEqualMagnitudes) {
   for (const char* spec : {"topk", "topk+ef", "topk:ratio=0.2+ef"}) {
     for (const char* kind : {"constant", "zeros", "ties", "nan"}) {
