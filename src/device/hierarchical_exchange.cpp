@@ -18,6 +18,16 @@ std::size_t share_block(const SliceJob& job) {
                              : (kAlignment + block - 1) / std::max<std::size_t>(block, 1) * block;
 }
 
+/// True if the steps work on fp32 values: what is compressed, and 16-bit floats, which would be
+/// rounded in each step.
+bool is_widened(const SliceJob& job) {
+  return !job.dense || job.dtype == DType::Float16 || job.dtype == DType::BFloat16;
+}
+
+DType step_dtype(const SliceJob& job) {
+  return is_widened(job) ? DType::Float32 : job.dtype;
+}
+
 }  // namespace
 
 std::unique_ptr<HierarchicalExchange> HierarchicalExchange::open(
@@ -67,8 +77,7 @@ void HierarchicalExchange::abort() noexcept {
 }
 
 bool HierarchicalExchange::suits(const SliceJob& job) noexcept {
-  if (!job.dense || job.dtype == DType::Float32 || job.dtype == DType::Float64) return true;
-  return !is_floating(job.dtype) && job.op != ReduceOp::Average;
+  return is_floating(job.dtype) || job.op != ReduceOp::Average;
 }
 
 // ---- shares ----
@@ -109,10 +118,9 @@ bool HierarchicalExchange::go_together(const std::vector<Share>& shares) {
   return true;
 }
 
-/// Where the combined elements are put together, one after the other: as fp32, dense ones as they
-/// are.
+/// Where the combined elements are put together, one after the other.
 std::byte* HierarchicalExchange::place_of(DeviceSlice& slice) {
-  if (!slice.job().dense) return reinterpret_cast<std::byte*>(slice.values());
+  if (is_widened(slice.job())) return reinterpret_cast<std::byte*>(slice.values());
   return slice.parts().size() == 1 ? slice.job().parts[0].result : slice.elements();
 }
 
@@ -120,7 +128,7 @@ std::byte* HierarchicalExchange::place_of(DeviceSlice& slice) {
 SliceJob HierarchicalExchange::job_of(const Share& share, DeviceSlice& slice) {
   SliceJob job = slice.job();
   job.parts.clear();
-  if (!job.dense) job.dtype = DType::Float32;
+  job.dtype = step_dtype(job);
   std::byte* const place = place_of(slice);
   const std::size_t element = element_bytes(job.dtype);
   for (const Piece& piece : share.pieces) {
@@ -145,13 +153,13 @@ void HierarchicalExchange::reduce(DeviceSlice& slice, const std::vector<Share>& 
   const SliceJob& job = slice.job();
   std::byte* const place = place_of(slice);
   const std::byte* from = place;
-  if (!job.dense)
+  if (is_widened(job))
     from = reinterpret_cast<const std::byte*>(slice.inputs());
   else if (slice.parts().size() == 1)
     from = job.parts[0].data;
   else
     slice.gather();
-  const DType dtype = job.dense ? job.dtype : DType::Float32;
+  const DType dtype = step_dtype(job);
   const std::size_t element = element_bytes(dtype);
   ready_.record(slice.stream());
   stream_.wait(ready_);
@@ -171,7 +179,7 @@ void HierarchicalExchange::reduce(DeviceSlice& slice, const std::vector<Share>& 
 }
 
 void HierarchicalExchange::gather(DeviceSlice& slice, const std::vector<Share>& shares) {
-  const DType dtype = slice.job().dense ? slice.job().dtype : DType::Float32;
+  const DType dtype = step_dtype(slice.job());
   std::byte* const place = place_of(slice);
   const auto place_of_share = [&](const Share& share) {
     return place + share.begin * element_bytes(dtype);
@@ -188,7 +196,7 @@ void HierarchicalExchange::gather(DeviceSlice& slice, const std::vector<Share>& 
   }
   done_.record(stream_);
   slice.stream().wait(done_);
-  if (!slice.job().dense)
+  if (is_widened(slice.job()))
     slice.store();
   else if (slice.parts().size() > 1)
     slice.scatter();

@@ -31,8 +31,8 @@ class HierarchicalExchange {
                                                     const std::shared_ptr<Group>& group);
   ~HierarchicalExchange();
 
-  /// True unless partial sums would lose precision: dense slices of 16-bit floats, and averages of
-  /// integers.
+  /// True but for averages of integers, which would be rounded in each step. 16-bit floats that are
+  /// not compressed go between the steps as fp32.
   static bool suits(const SliceJob& job) noexcept;
 
   /// Combines the slice over all ranks, into its results. [engine]
