@@ -52,16 +52,16 @@ class Session {
   void run_on_engine(const std::function<void()>& function) const;
 
  private:
-  const Config config_;
-  const int rank_;
-  const std::vector<int> hosts_;
-  std::shared_ptr<Trace> trace_;
-  std::unique_ptr<runtime::Engine> engine_;
   struct Device {
     std::weak_ptr<runtime::DeviceCollectives> known;
     std::shared_ptr<runtime::DeviceCollectives> kept;  // null once it has been let go
   };
 
+  const Config config_;
+  const int rank_;
+  const std::vector<int> hosts_;
+  std::shared_ptr<Trace> trace_;
+  std::unique_ptr<runtime::Engine> engine_;
   std::mutex mutex_;
   std::vector<Device> devices_;
   std::shared_ptr<runtime::DevicePools> pools_ = runtime::make_device_pools();

@@ -5,8 +5,8 @@
 
 namespace tersum::test {
 
-/// Gives each stream a queue of its own: by default CUDA has eight for all streams of a process on a
-/// GPU, and what waits for another rank in one of them may hold up what that rank is waiting for.
+/// Gives each stream a queue of its own: by default CUDA has eight for all streams of a process on
+/// a GPU, and what waits for another rank in one of them may hold up what that rank is waiting for.
 /// Before main(), because CUDA reads it once.
 inline const int kQueuesAreNotShared = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 
