@@ -5,8 +5,8 @@
 #include "compressors/wire_ids.hpp"
 #include "cuda/block_scan.cuh"
 #include "cuda/codec.cuh"
-#include "cuda/topk_twin.hpp"
 #include "cuda/kernels.hpp"
+#include "cuda/topk_twin.hpp"
 
 namespace tersum::gpu {
 namespace {

@@ -152,52 +152,17 @@ __global__ __launch_bounds__(kPartThreads) void choose(SelectMemory memory, bool
   }
 }
 
-/// Writes decoded elements, or zeros in their places, unless the payload is bad.
-template <bool kClear>
+/// Applies decoded elements, unless the payload is bad.
+template <bool kAdd, bool kClear>
 __global__ __launch_bounds__(kThreads) void scatter(const std::byte* payload,
                                                     const std::uint32_t* indices,
-                                                    std::uint32_t kept, float* out,
+                                                    std::uint32_t kept, float* out, float scale,
                                                     const std::uint32_t* fault) {
   const std::uint32_t j = blockIdx.x * kThreads + threadIdx.x;
   if (*fault != 0 || j >= kept) return;
   const auto* values = reinterpret_cast<const float*>(payload + compressors::kHeaderBytes);
-  out[indices[j]] = kClear ? 0.0f : values[j];
-}
-
-/// Adds decoded elements to a sum, unless the payload is bad. Four threads take the 64 bytes around
-/// an element, since memory is slow where less than that is written; the first of the elements that
-/// share them does it for all.
-__global__ __launch_bounds__(kThreads) void scatter_add(const std::byte* payload,
-                                                        const std::uint32_t* indices,
-                                                        std::uint32_t kept, float* out,
-                                                        std::size_t count, float scale,
-                                                        const std::uint32_t* fault) {
-  constexpr std::uint32_t kPiece = 16;  // elements
-  const std::size_t t = blockIdx.x * static_cast<std::size_t>(kThreads) + threadIdx.x;
-  std::size_t j = t / 4;
-  if (*fault != 0 || j >= kept) return;
-  const auto* values = reinterpret_cast<const float*>(payload + compressors::kHeaderBytes);
-  const std::size_t shift = reinterpret_cast<std::uintptr_t>(out) / sizeof(float) % kPiece;
-  std::size_t place = indices[j] + shift;
-  const std::size_t piece = place / kPiece;
-  if (j > 0 && (indices[j - 1] + shift) / kPiece == piece) return;
-  const bool whole = piece * kPiece >= shift && (piece + 1) * kPiece <= count + shift;
-  float4* four = reinterpret_cast<float4*>(out + (piece * kPiece - shift)) + t % 4;
-  float4 sum = whole ? *four : make_float4(0, 0, 0, 0);
-  while (place / kPiece == piece) {
-    if (place % kPiece / 4 == t % 4) {
-      const float value = values[j];
-      const std::size_t component = place % 4;
-      if (!whole) out[place - shift] = applied<true>(out[place - shift], scale, value);
-      if (component == 0) sum.x = applied<true>(sum.x, scale, value);
-      if (component == 1) sum.y = applied<true>(sum.y, scale, value);
-      if (component == 2) sum.z = applied<true>(sum.z, scale, value);
-      if (component == 3) sum.w = applied<true>(sum.w, scale, value);
-    }
-    if (++j >= kept) break;
-    place = indices[j] + shift;
-  }
-  if (whole) *four = sum;
+  float& x = out[indices[j]];
+  x = kClear ? 0.0f : applied<kAdd>(kAdd ? x : 0.0f, scale, values[j]);
 }
 
 __global__ __launch_bounds__(kThreads) void fill_zero(float* out, std::size_t count, bool aligned,
@@ -271,15 +236,11 @@ class TopKTwin final : public Twin {
           output.values, output.count, is_vector_aligned(output.values), output.fault);
       check_launch("topk fill_zero");
     }
-    if (apply == Apply::Add) {
-      scatter_add<<<blocks_for(packed.kept * std::size_t{4}, kThreads), kThreads, 0,
-                    stream.get()>>>(output.payload, indices, packed.kept, output.values,
-                                    output.count, output.scale, output.fault);
-    } else {
-      const auto kernel = apply == Apply::Set ? scatter<false> : scatter<true>;
-      kernel<<<blocks_for(packed.kept, kThreads), kThreads, 0, stream.get()>>>(
-          output.payload, indices, packed.kept, output.values, output.fault);
-    }
+    const auto kernel = apply == Apply::Set   ? scatter<false, false>
+                        : apply == Apply::Add ? scatter<true, false>
+                                              : scatter<false, true>;
+    kernel<<<blocks_for(packed.kept, kThreads), kThreads, 0, stream.get()>>>(
+        output.payload, indices, packed.kept, output.values, output.scale, output.fault);
     check_launch("topk scatter");
   }
 

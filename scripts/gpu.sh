@@ -2,7 +2,7 @@
 # Builds the GPU room, runs all GPU tests and benchmarks, and leaves what they said in a directory, with a table and
 # plots of it (summary.md and *.svg, by plot_results.py):
 #
-#   scripts/gpu.sh [--no-build] [--only tests|benches] [directory]          (default: build/gpu-results)
+#   scripts/gpu.sh [--no-build] [--only tests|benches] [directory]          (default: bench/results/gpu-<date>)
 #
 #   --no-build   takes the programs in TERSUM_GPU_BUILD as they are; no sources or compilers are needed
 #   --only       one half of it
@@ -12,7 +12,7 @@
 # exchange_replay, separated by spaces).
 # The last line says how many steps passed and failed. Exit status 0 only if none failed.
 set -uo pipefail
-results=build/gpu-results only= build_it=yes
+results=$(dirname "$0")/../bench/results/gpu-$(date -u +%Y-%m-%d) only= build_it=yes
 while [ $# -gt 0 ]; do
   case $1 in
     --no-build) build_it= ;;
