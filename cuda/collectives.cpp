@@ -355,10 +355,10 @@ Status PeerCommunicator::status() const {
   if (code == Code::Protocol) {
     return Status(code, who + " has sent a payload with a scale that no encoder makes", {}, peer);
   }
-  return Status(code,
-                who + " did not come within " + std::to_string(state_->settings.timeout.count()) +
-                    " ms",
-                {}, peer);
+  return Status(
+      code,
+      who + " did not come within " + std::to_string(state_->settings.timeout.count()) + " ms", {},
+      peer);
 }
 
 void PeerCommunicator::close() {
