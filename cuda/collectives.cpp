@@ -73,6 +73,7 @@ struct PeerCommunicator::State {
     load_slice_kernels();
     check(cudaMemset(arena.data(), 0, arena.bytes()), "cudaMemset");
     check(cudaMemset(progress.data(), 0, progress.bytes()), "cudaMemset");
+    check(cudaMemset(&progress.as<Progress>()->run_number, 1, 1), "cudaMemset");
     if (group.slices_offset != 0) {
       launch_make_blank(arena.data() + group.slices_offset, arena.bytes() - group.slices_offset,
                         nullptr);
