@@ -41,7 +41,8 @@ inline constexpr int kChunk = 128;  // elements that a warp handles at once, 4 p
 inline constexpr int kDecodeChunks = 4;
 inline constexpr std::size_t kDecodeTile = kBlockThreads / 32 * kDecodeChunks * kChunk;
 
-/// True for what the scale of a block can be: a magnitude, or the NaN of a block that is not finite.
+/// True for what the scale of a block can be: a magnitude, or the NaN of a block that is not
+/// finite.
 __device__ inline bool is_scale(std::uint32_t bits) {
   return bits >> 31 == 0 && bits != kInfinityBits;
 }

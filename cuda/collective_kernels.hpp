@@ -35,10 +35,8 @@ void launch_push(const Group& group, const Exchange& exchange, DType dtype, int 
 void launch_make_blank(std::byte* staging, std::size_t bytes, StreamView stream);
 /// Waits until the peer has taken all slices of earlier operations and `used` of this one.
 void launch_slot_wait(const Group& group, std::uint32_t used, StreamView stream);
-/// Counts the run that is sent: its number, which a copy brings to the peer behind the last slice.
-void launch_run_count(const Group& group, StreamView stream);
-/// Tells the peer that slice `index` of this operation, not the last one, is whole, behind its copy.
-void launch_slice_signal(const Group& group, std::uint32_t index, StreamView stream);
+/// Tells the peer that one more slice is whole, behind a copy in `stream`.
+void launch_slice_signal(const Group& group, StreamView stream);
 /// Copies a slice whose beginning is no multiple of 4 bytes.
 void launch_slice_copy(std::byte* to, const std::byte* from, std::uint64_t bytes, DType dtype,
                        StreamView stream);

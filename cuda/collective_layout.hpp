@@ -46,8 +46,9 @@ struct Progress {
   std::uint32_t sent[kMaxBlocks][kMaxPeers];      ///< chunks put into a peer's queue
   std::uint32_t received[kMaxBlocks][kMaxPeers];  ///< chunks taken out of a peer's queue here
   std::uint32_t slices_sent;                      ///< before this operation
+  std::uint32_t slices_signalled;                 ///< to the peer, as whole
   std::uint32_t slices_received;                  ///< and taken
-  std::uint32_t runs_sent;                        ///< and those of this operation
+  std::uint32_t run_number;                       ///< of the next run that is sent; the first is 1
   std::uint32_t runs_received;                    ///< and taken
   std::uint32_t slice_taken[kMaxSlots];           ///< blocks that have taken their part of a slice
   std::uint32_t chunks_arrived[kMaxBlocks];       ///< of slices, at this rank

@@ -41,13 +41,10 @@ __global__ void wait_for_slot(const __grid_constant__ Group group, std::uint32_t
   Watch(group).wait(peer, [&] { return has_reached(load_acquire(&flag), wanted); });
 }
 
-__global__ void count_run(Progress* progress) {
-  ++progress->runs_sent;
-}
-
-__global__ void signal_slice(const __grid_constant__ Group group, std::uint32_t index) {
-  if (load_relaxed(&group.progress->failed) != 0) return;
-  const std::uint32_t number = group.progress->slices_sent + index + 1;
+__global__ void signal_slice(const __grid_constant__ Group group) {
+  Progress& progress = *group.progress;
+  if (load_relaxed(&progress.failed) != 0) return;
+  const std::uint32_t number = atomicAdd(&progress.slices_signalled, 1u) + 1;
   store_release(&board_of(group, 1 - group.rank).slice_full[group.rank].value, number);
 }
 
@@ -76,7 +73,6 @@ __device__ inline uint4 choose(bool first, uint4 a, uint4 b) {
 struct Whole {
   const std::uint32_t* flag;
   std::uint32_t number;
-  bool is_last;  // of its run
 };
 
 /// A block's work on an operation.
@@ -98,9 +94,9 @@ class Taker {
   /// What tells that slice `index` of the run, number `number` of all, is whole.
   __device__ Whole whole(std::uint32_t index, std::uint32_t number) const {
     if (index + 1 == exchange_.shape.count(exchange_.received_bytes)) {
-      return {&board_.run_full[peer_].value, run_, true};
+      return {&board_.run_full[peer_].value, run_};
     }
-    return {&board_.slice_full[peer_].value, number, false};
+    return {&board_.slice_full[peer_].value, number};
   }
 
   /// Waits until slices up to `number` have been taken, by all blocks.
@@ -153,8 +149,8 @@ class Taker {
     }
   }
 
-  /// After slice `number`: the last block that has taken its part makes the slot free, when the
-  /// peer has told of the slice: until then it counts slices of this operation.
+  /// After slice `number`: the last block that has taken its part makes the slot free. What told
+  /// that the slice is whole has arrived then, too, and may be used again by the peer.
   __device__ void give_back(std::uint32_t slot, std::uint32_t number, const Whole& whole) {
     __syncthreads();
     if (threadIdx.x != 0) return;
@@ -162,7 +158,7 @@ class Taker {
     __threadfence();
     if (atomicAdd(&taken, 1u) + 1 != gridDim.x) return;
     taken = 0;
-    if (!whole.is_last && !watch_.wait(peer_, [&] { return is_whole(whole); })) return;
+    if (!watch_.wait(peer_, [&] { return is_whole(whole); })) return;
     store_release(&group_.progress->slices_received, number);
     store_release(&board_of(group_, peer_).slice_emptied[group_.rank].value, number);
   }
@@ -181,6 +177,9 @@ class Taker {
     if (!watch_.wait(peer_, [&] { return has_reached(load_acquire(emptied), all); })) return;
     progress.slices_sent = all;
     if (exchange_.received_bytes > 0) ++progress.runs_received;
+    if (exchange_.sent_bytes == 0) return;
+    ++progress.run_number;
+    atomicAdd(&progress.slices_signalled, 1u);  // the last one
   }
 
  private:
@@ -325,13 +324,8 @@ void launch_slot_wait(const Group& group, std::uint32_t used, StreamView stream)
   check_launch("wait_for_slot");
 }
 
-void launch_run_count(const Group& group, StreamView stream) {
-  count_run<<<1, 1, 0, stream.get()>>>(group.progress);
-  check_launch("count_run");
-}
-
-void launch_slice_signal(const Group& group, std::uint32_t index, StreamView stream) {
-  signal_slice<<<1, 1, 0, stream.get()>>>(group, index);
+void launch_slice_signal(const Group& group, StreamView stream) {
+  signal_slice<<<1, 1, 0, stream.get()>>>(group);
   check_launch("signal_slice");
 }
 
@@ -373,7 +367,6 @@ void load_slice_kernels() {
     });
   }
   load_kernel(wait_for_slot);
-  load_kernel(count_run);
   load_kernel(signal_slice);
   load_kernel(make_blank);
 }

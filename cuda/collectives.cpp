@@ -89,6 +89,7 @@ struct PeerCommunicator::State {
   void clear() const {
     check(cudaMemset(arena.data(), 0, arena.bytes()), "cudaMemset");
     check(cudaMemset(progress.data(), 0, progress.bytes()), "cudaMemset");
+    check(cudaMemset(&progress.as<Progress>()->run_number, 1, 1), "cudaMemset");
     if (group.slices_offset != 0) {
       launch_make_blank(arena.data() + group.slices_offset, arena.bytes() - group.slices_offset,
                         nullptr);
@@ -414,10 +415,10 @@ Status PeerCommunicator::status() const {
   if (code == Code::Protocol) {
     return Status(code, who + " has sent a payload with a scale that no encoder makes", {}, peer);
   }
-  return Status(code,
-                who + " did not come within " + std::to_string(state_->settings.timeout.count()) +
-                    " ms",
-                {}, peer);
+  return Status(
+      code,
+      who + " did not come within " + std::to_string(state_->settings.timeout.count()) + " ms", {},
+      peer);
 }
 
 void PeerCommunicator::renew(AllGatherBlobs all_gather) {

@@ -39,10 +39,10 @@ struct alignas(16) StagedTiles {
         static_cast<std::uint32_t>(__cvta_generic_to_shared(elements[array] + lane_id() * 4));
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
-      asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
-                       target + row * 512),
-                   "l"(source + row * 128), "l"(once)
-                   : "memory");
+      asm volatile(
+          "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(target + row * 512),
+          "l"(source + row * 128), "l"(once)
+          : "memory");
     }
   }
   /// Ends a group of fetches, which may be empty.

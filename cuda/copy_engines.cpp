@@ -76,8 +76,6 @@ void CopyEngines::run(const Group& group, const Exchange& exchange, DType dtype,
 
 void CopyEngines::copy_slices(const Group& group, const std::byte* input, std::uint64_t bytes,
                               DType dtype) const {
-  launch_run_count(group, signals_.stream);
-  signals_.reached.record(signals_.stream);
   const bool whole_words = reinterpret_cast<std::uintptr_t>(input) % 4 == 0;
   std::byte* staging = group.arena[1 - group.rank] + group.slices_offset;
   const std::uint32_t last = shape_.count(bytes) - 1;
@@ -99,13 +97,13 @@ void CopyEngines::copy_slices(const Group& group, const std::byte* input, std::u
     if (index == last) break;
     copies_.reached.record(copies_.stream);
     signals_.stream.wait(copies_.reached);
-    launch_slice_signal(group, index, signals_.stream);
+    launch_slice_signal(group, signals_.stream);
   }
-  copies_.stream.wait(signals_.reached);
-  auto& board = *reinterpret_cast<Board*>(group.arena[1 - group.rank]);
-  check(cudaMemcpyAsync(&board.run_full[group.rank].value, &group.progress->runs_sent,
-                        sizeof(std::uint32_t), cudaMemcpyDeviceToDevice, copies_.stream.get()),
-        "copy of a run's number to the peer");
+  check(
+      cudaMemcpyAsync(reinterpret_cast<Board*>(group.arena[1 - group.rank])->run_full + group.rank,
+                      &group.progress->run_number, sizeof(std::uint32_t), cudaMemcpyDeviceToDevice,
+                      copies_.stream.get()),
+      "copy of a run's number to the peer");
 }
 
 }  // namespace tersum::gpu
