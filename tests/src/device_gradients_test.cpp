@@ -20,6 +20,15 @@ World make_hosts(int ranks, bool one_host) {
   return make_local_world(configs);
 }
 
+/// Device memory that is free when nothing is under way on any rank.
+std::size_t free_bytes(Communicator& communicator) {
+  communicator.barrier().wait();
+  std::size_t available = 0, all = 0;
+  gpu::check(cudaMemGetInfo(&available, &all), "cudaMemGetInfo");
+  communicator.barrier().wait();
+  return available;
+}
+
 struct Case {
   std::string spec;
   DType dtype;
@@ -216,6 +225,33 @@ TEST_P(DeviceGradients, ARankThatRollsBackEndsTheStepOfAll) {
     for (std::size_t g : order) exchange.submit(g, tensors[g], stream.view());
     exchange.wait_all();
     exchange.commit();
+  });
+}
+
+TEST(DeviceGradientMemory, ExchangesThatComeAndGoAndRollBackLeaveNoneTaken) {
+  if (gpus() < 2) GTEST_SKIP() << "needs two GPUs that map each other's memory";
+  constexpr std::size_t kAllowed = std::size_t{64} << 20;  // of the driver's own
+  const Model model = on_device({{.key = "a", .count = 100'000, .compressor = "qint:bits=4+ef"},
+                                 {.key = "b", .count = 50'000, .compressor = {}}});
+  World world = make_hosts(2, true);
+  each_rank(2, [&](int rank) {
+    Communicator& communicator = world[static_cast<std::size_t>(rank)];
+    gpu::check(cudaSetDevice(rank), "cudaSetDevice");
+    const gpu::Stream stream;
+    const DeviceTensors tensors(model);
+    const Tensors inputs = gradients_of(model, rank, 0);
+    std::size_t before = 0;
+    for (int i = 0; i < 20; ++i) {
+      if (i == 3) before = free_bytes(communicator);
+      GradientExchange exchange(communicator, model, {});
+      tensors.write(inputs, stream);
+      if (rank == 0) exchange.submit(0, tensors[0], stream.view());  // rank 1 gives the step up
+      exchange.rollback();
+      for (std::size_t g : backward_order(model)) exchange.submit(g, tensors[g], stream.view());
+      exchange.wait_all();
+      exchange.commit();
+    }
+    EXPECT_LT(before - std::min(before, free_bytes(communicator)), kAllowed);
   });
 }
 
