@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -78,7 +79,9 @@ class Job {
     std::string filter = "--gtest_filter=DeviceRank.Runs", program = "/proc/self/exe";
     std::vector<char*> arguments{program.data(), filter.data(), nullptr}, environment;
     for (std::string& variable : variables) environment.push_back(variable.data());
-    for (char** entry = ::environ; *entry != nullptr; ++entry) environment.push_back(*entry);
+    for (char** entry = ::environ; *entry != nullptr; ++entry)
+      if (!std::string_view(*entry).starts_with("CUDA_DEVICE_MAX_CONNECTIONS="))
+        environment.push_back(*entry);
     environment.push_back(nullptr);
     pid_t pid = -1;
     EXPECT_EQ(::posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, arguments.data(),
