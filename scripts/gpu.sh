@@ -58,13 +58,16 @@ finish() {
   exit
 }
 
+device_tests=()
+for name in tests/src/device*_test.cpp; do
+  name=${name##*/}
+  device_tests+=("${name%.cpp}")
+done
+
 if [ -n "$build_it" ]; then
   step configure 300 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTERSUM_CUDA=ON -DTERSUM_BENCH=ON
-  step build 3600 cmake --build "$build" --target \
-    cuda_test src_device_test src_device_pieces_test src_device_gradients_test src_device_hierarchy_test \
-    src_device_hosts_test src_device_processes_test src_device_loss_test src_device_context_test \
-    collectives_cuda compressed_cuda compressors_cuda \
-    exchange_replay tersum-perf tersum-run
+  step build 3600 cmake --build "$build" --target cuda_test "${device_tests[@]/#/src_}" \
+    collectives_cuda compressed_cuda compressors_cuda exchange_replay tersum-perf tersum-run
   [ "$failed" -eq 0 ] || finish
 fi
 {
@@ -89,9 +92,8 @@ tests() {
     count_step "single_tests_$part" $? $((SECONDS - start))
   done
   step peer_tests 300 "$build/tests/cuda/cuda_test" --gtest_filter="-$single" --gtest_output="json:$results/peer_tests.json"
-  for name in device device_pieces device_gradients device_hierarchy device_hosts device_processes device_loss \
-    device_context; do
-    step "${name}_tests" 300 "$build/tests/src/src_${name}_test" --gtest_output="json:$results/${name}_tests.json"
+  for name in "${device_tests[@]}"; do
+    step "${name}s" 300 "$build/tests/src/src_$name" --gtest_output="json:$results/${name}s.json"
   done
 }
 

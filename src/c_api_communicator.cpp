@@ -1,5 +1,6 @@
 // C interface: communicators, collectives, work.
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <span>
 
@@ -12,11 +13,13 @@ CallOptions options_of(const tersum_call_options_t* options) {
   CallOptions result;
   if (options == nullptr) return result;
   const tersum_call_options_t defaults = TERSUM_CALL_OPTIONS_INIT;
-  const auto given = versioned(*options, defaults, sizeof(defaults), "options");
+  const auto given =
+      versioned(*options, defaults, offsetof(tersum_call_options_t, stream_ordered), "options");
   result.pre_scale = given.pre_scale;
   result.post_scale = given.post_scale;
   result.timeout = std::chrono::milliseconds(given.timeout_ms);
   result.stream.handle = given.stream;
+  result.stream_ordered = given.stream_ordered != 0;
   return result;
 }
 

@@ -156,7 +156,8 @@ runtime::DeviceCall device_reduction(CallKind kind, const void* input, void* out
           .pre_scale = options.pre_scale,
           .post_scale = options.post_scale,
           .timeout = options.timeout,
-          .stream = options.stream};
+          .stream = options.stream,
+          .stream_ordered = options.stream_ordered};
 }
 
 runtime::DeviceCall device_copy(CallKind kind, const void* input, void* output, std::size_t count,
@@ -169,7 +170,8 @@ runtime::DeviceCall device_copy(CallKind kind, const void* input, void* output, 
           .dtype = dtype,
           .peer = peer,
           .timeout = options.timeout,
-          .stream = options.stream};
+          .stream = options.stream,
+          .stream_ordered = options.stream_ordered};
 }
 
 }  // namespace

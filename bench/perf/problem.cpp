@@ -173,7 +173,8 @@ Start make_start(const Communicator& communicator, const Problem& problem, Strea
   return [communicator = Communicator(communicator), problem, stream](
              const Shape& shape, const void* input, void* output) mutable -> Work {
     const DType dtype = problem.dtype;
-    const CallOptions options{.stream = stream};
+    // In a stream as NCCL's calls are, which nobody asks for their end either.
+    const CallOptions options{.stream = stream, .stream_ordered = stream.handle != nullptr};
     const int next = (problem.rank + 1) % problem.ranks;
     const int previous = (problem.rank + problem.ranks - 1) % problem.ranks;
     switch (problem.traits->collective) {

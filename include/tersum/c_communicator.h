@@ -59,10 +59,14 @@ typedef struct tersum_call_options {
   double post_scale;  /**< every result element is multiplied by it last (floating dtypes only) */
   int64_t timeout_ms; /**< deadline of this call in milliseconds; 0: TERSUM_TIMEOUT_MS */
   void* stream;       /**< cudaStream_t for device memory; NULL for host memory */
+  int stream_ordered; /**< not 0: on device memory of ranks of one host the work is done at once,
+                       * and the call costs little more than its launch; what comes of it is the
+                       * stream's order, and tersum_comm_status() if it fails. The communicator may
+                       * be destroyed when the stream has done it. Elsewhere it changes nothing. */
 } tersum_call_options_t;
 
 #define TERSUM_CALL_OPTIONS_INIT \
-  { sizeof(tersum_call_options_t), 1.0, 1.0, 0, NULL }
+  { sizeof(tersum_call_options_t), 1.0, 1.0, 0, NULL, 0 }
 
 /* In all of these: counts are elements of `dtype`; `options` may be NULL; with `work` NULL the call
  * blocks until the operation has ended and returns its outcome, otherwise it returns at once,

@@ -25,6 +25,11 @@ struct CallOptions {
   /// For tensors in device memory: the call is put into this stream, in the order of what is there
   /// already. Host memory takes none.
   Stream stream{};
+  /// Device memory of ranks of one host: nobody will ask the Work, which is done at once, so that
+  /// the call costs little more than its launch. What comes of it is the stream's order, and
+  /// status() if it fails; the communicator may go when the stream has done it. As in a graph.
+  /// Elsewhere it changes nothing.
+  bool stream_ordered = false;
 };
 
 /// A fixed group of ranks. A cheap shared handle. All calls are asynchronous: they return a Work at

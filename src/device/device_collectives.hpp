@@ -33,6 +33,7 @@ struct DeviceCall {
   double pre_scale = 1.0, post_scale = 1.0;
   std::chrono::milliseconds timeout{0};  ///< 0: TERSUM_TIMEOUT_MS. Peer memory has its own
   Stream stream{};
+  bool stream_ordered = false;  ///< CallOptions::stream_ordered
   /// AllGatherV, AllToAllV: what comes from each rank.
   std::vector<std::size_t> receive_counts{};
   std::vector<std::size_t> send_counts{};  ///< AllToAllV: what goes to each rank

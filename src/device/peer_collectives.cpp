@@ -83,18 +83,22 @@ class PeerCollectives final : public DeviceCollectives,
         group_(std::move(group)),
         links_(take_peer_links(session, group_)),
         peers_(links_->peers),
-        check_(session.engine(), group_, session.config().timeout) {}
+        check_(session.engine(), group_, session.config().timeout) {
+    done_->complete(Status::ok());
+  }
 
   Work start(const DeviceCall& call) override {
     if (const Status failure = group_->failure(); !failure.is_ok()) throw Error(failure);
     const gpu::StreamView stream(call.stream);
-    if (stream.is_capturing()) {
+    const bool captured = !call.stream_ordered && stream.is_capturing();
+    if (!captured)
+      group_->count_sent(sent_elements(call, group_->rank(), group_->size()) *
+                         element_bytes(call.dtype));
+    if (captured || call.stream_ordered) {
       const std::lock_guard lock(mutex_);
       check_.begin(call);
       launch(call, stream);
-      auto captured = std::make_shared<WorkState>();
-      captured->complete(Status::ok());
-      return Work(std::move(captured));
+      return Work(done_);
     }
     auto work = std::make_shared<DeviceWorkState>(shared_from_this());
     {
@@ -103,8 +107,6 @@ class PeerCollectives final : public DeviceCollectives,
       launch(call, stream);
       last_ = work->record(stream);
     }
-    group_->count_sent(sent_elements(call, group_->rank(), group_->size()) *
-                       element_bytes(call.dtype));
     work->set_stage(Stage::Exchanging);
     return Work(std::move(work));
   }
@@ -162,6 +164,7 @@ class PeerCollectives final : public DeviceCollectives,
   gpu::PeerCommunicator& peers_;
   ShapeCheck check_;
   gpu::EventPool events_;
+  const std::shared_ptr<WorkState> done_ = std::make_shared<WorkState>();
   cudaEvent_t last_ = nullptr;  // of the last work
   std::mutex mutex_;
 };

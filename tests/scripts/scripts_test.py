@@ -114,7 +114,9 @@ class Shell(unittest.TestCase):
         result = self.gpu_script("--no-build", "--only", "tests")
         self.assertEqual(result.returncode, 1)
         self.assertIn("peer_tests: FAILED", result.stderr)
-        self.assertRegex(result.stdout, r"(?m)^0 passed, 13 failed$")
+        failed = result.stderr.count(": FAILED")
+        self.assertGreater(failed, len(list((ROOT / "tests/src").glob("device*_test.cpp"))))
+        self.assertRegex(result.stdout, rf"(?m)^0 passed, {failed} failed$")
 
 
 if __name__ == "__main__":

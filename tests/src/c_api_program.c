@@ -1,5 +1,6 @@
 /* Every function of the C interface, from a program in C99, on a job of one rank. Each function
  * returns 0, or the number of the line that was not as it should be. */
+#include <stddef.h>
 #include <string.h>
 
 #include "tersum/tersum.h"
@@ -372,6 +373,9 @@ int c_option_sizes(void) {
   OK(tersum_barrier(comm, &later.known, NULL));
   later.unknown = 1;
   FAILS(TERSUM_UNSUPPORTED, "version", tersum_barrier(comm, &later.known, NULL));
+  /* And with the first header, which had no stream_ordered. */
+  later.known.size = offsetof(tersum_call_options_t, stream_ordered);
+  OK(tersum_barrier(comm, &later.known, NULL));
   later.known.size = 0;
   FAILS(TERSUM_INVALID_ARGUMENT, "size", tersum_barrier(comm, &later.known, NULL));
   options.size = 8;

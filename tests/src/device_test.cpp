@@ -43,6 +43,26 @@ TEST_F(Device, AllReduceGoesIntoTheCallersStream) {
   });
 }
 
+TEST_F(Device, StreamOrderedCallsAreKnownByTheirStreamAlone) {
+  on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
+    constexpr std::size_t kCount = 5000;
+    const CallOptions options{.stream = stream, .stream_ordered = true};
+    Tensor tensor(values_of(rank, kCount), stream);
+    auto expected = sum_of(ranks_, kCount);
+    for (int call = 0; call < 50; ++call) {
+      EXPECT_TRUE(communicator
+                      .all_reduce(tensor.data(), tensor.data(), kCount, DType::Float32,
+                                  call == 0 ? ReduceOp::Sum : ReduceOp::Max, options)
+                      .done());
+      if (call % 10 == 9) {  // between others
+        communicator.all_reduce(tensor.data(), tensor.data(), kCount, DType::Float32,
+                                ReduceOp::Average, {.stream = stream});
+      }
+    }
+    EXPECT_EQ(tensor.read(stream), expected);
+  });
+}
+
 TEST_F(Device, WhatGoesToOtherRanksIsCounted) {
   on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
     const auto n = static_cast<std::size_t>(ranks_);
