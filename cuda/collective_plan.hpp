@@ -29,7 +29,7 @@ Algorithm choose_exchange(const AlgorithmTable& table, std::size_t bytes) noexce
 
 /// Error InvalidArgument for scales of integers, scales that are not finite, averages of bool.
 Arithmetic checked_arithmetic(DType dtype, ReduceOp op, const Scales& scales);
-/// Error InvalidArgument if a tensor is null or not aligned for its type.
+/// Error InvalidArgument if a tensor is not aligned for its type.
 void check_tensors(const void* input, const void* output, DType dtype);
 /// Error InvalidArgument unless 0 <= rank < size.
 void check_rank(int rank, int size, const char* what);

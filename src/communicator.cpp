@@ -186,7 +186,7 @@ const Config& Communicator::config() const {
   return checked(state_).session->config();
 }
 Status Communicator::status() const {
-  return checked(state_).group->failure();
+  return checked(state_).status();
 }
 std::uint64_t Communicator::sent_bytes() const {
   return checked(state_).group->sent_bytes.load();

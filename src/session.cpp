@@ -155,6 +155,16 @@ CommunicatorState::~CommunicatorState() {
       [engine = &session->engine(), id = group->id()] { engine->remove_group(id); }));
 }
 
+Status CommunicatorState::status() {
+  if (const Status failure = group->failure(); !failure.is_ok()) return failure;
+  std::shared_ptr<runtime::DeviceCollectives> device;
+  {
+    const std::lock_guard lock(mutex_);
+    device = device_;
+  }
+  return device ? device->status() : Status::ok();
+}
+
 runtime::DeviceCollectives& CommunicatorState::device() {
   const std::lock_guard lock(mutex_);
   if (!device_) {

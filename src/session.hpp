@@ -42,9 +42,6 @@ class Session {
   /// From now on only works that are left keep it.
   void let_go(const runtime::DeviceCollectives& device);
 
-  /// Keeps memory that peers may write into until all ranks have said good-bye.
-  void keep_memory(std::shared_ptr<void> memory);
-
   /// For src/device. Null in builds without CUDA.
   const std::shared_ptr<runtime::DevicePools>& device_pools() const noexcept { return pools_; }
 
@@ -78,6 +75,9 @@ class CommunicatorState {
 
   /// Its way over the GPUs' memory. The first call opens it, on all ranks, and blocks for that.
   runtime::DeviceCollectives& device();
+
+  /// Why the communicator has ended, or Ok.
+  Status status();
 
  private:
   std::mutex mutex_;

@@ -1,6 +1,7 @@
 #include "perf/sweep.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -148,7 +149,8 @@ class Sweep {
           });
     }
     const std::uint64_t after = communicator_.sent_bytes();
-    result.wire_bytes = static_cast<double>(after - before) / calls;
+    result.wire_bytes = options_.graph ? std::numeric_limits<double>::quiet_NaN()  // not counted
+                                       : static_cast<double>(after - before) / calls;
     communicator_
         .all_reduce(&result.wire_bytes, &result.wire_bytes, 1, DType::Float64, ReduceOp::Average)
         .wait();

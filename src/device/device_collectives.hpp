@@ -44,15 +44,18 @@ class DeviceCollectives {
  public:
   virtual ~DeviceCollectives() = default;
 
-  /// Puts the call into its stream. The Work is done when the stream has done it; while the stream
-  /// is being captured into a graph it is done at once, and the graph's replays are the caller's to
-  /// wait for.
+  /// Puts the call into its stream. The Work is done when the stream has done it; that of a
+  /// stream-ordered call or of one that is captured into a graph is done at once, and the call and
+  /// the graph's replays are the caller's to wait for.
   virtual Work start(const DeviceCall& call) = 0;
+
+  /// The failure of a call that no Work tells of, or Ok.
+  virtual Status status() { return Status::ok(); }
 
   /// Ends all kernels here, running and future: something has failed. Never blocks.
   virtual void abort() noexcept = 0;
 
-  /// Blocks until no kernel of this group runs here any more, and its works are done. False if it
+  /// Blocks until the works of this group are done. False if it
   /// must be kept all the same until all ranks have said good-bye.
   virtual bool drain() noexcept = 0;
 

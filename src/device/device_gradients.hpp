@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -39,6 +40,10 @@ class DeviceGradients {
 
   /// Opens the ways that need all ranks. Collective over `group`, blocks.
   virtual void connect(Session& session, const std::shared_ptr<Group>& group) = 0;
+
+  /// 0 if each rank has the residuals of its own gradients. Else they are shared by host, and this
+  /// says by which, on all ranks alike: states are for the same hosts only.
+  virtual std::uint64_t layout_digest() const noexcept = 0;
 
   /// Combines one slice over all ranks. [engine]
   virtual Task<> exchange(Operation& op, const SliceJob& job) = 0;

@@ -8,6 +8,7 @@
 #include "src/device/peer_exchange.hpp"
 #include "src/device/set_up.hpp"
 #include "src/device/stream_notice.hpp"
+#include "src/session.hpp"
 
 namespace tersum::runtime {
 namespace {
@@ -132,6 +133,14 @@ void ExchangeDevice::connect(Session& session, const std::shared_ptr<Group>& gro
   const gpu::DeviceGuard guard(device_);
   peers_ = PeerExchange::open(session, group);
   if (!peers_) hierarchy_ = HierarchicalExchange::open(session, group);
+}
+
+std::uint64_t ExchangeDevice::layout_digest() const noexcept {
+  if (!hierarchy_) return 0;
+  std::uint64_t digest = 1;
+  for (const int member : group_->members())
+    digest = mix(digest, static_cast<std::uint64_t>(session_->host_of(member)));
+  return digest;
 }
 
 Task<> ExchangeDevice::exchange(Operation& op, const SliceJob& job) {

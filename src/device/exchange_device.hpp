@@ -40,6 +40,7 @@ class ExchangeDevice final : public DeviceGradients {
   void check_memory(const void* data, const std::string& name) const override;
   void when_reached(Stream stream, std::function<void(const Status&)> function) override;
   void connect(Session& session, const std::shared_ptr<Group>& group) override;
+  std::uint64_t layout_digest() const noexcept override;
   Task<> exchange(Operation& op, const SliceJob& job) override;
   void abort() noexcept override;
   void recover() override;

@@ -1,6 +1,8 @@
 #include "src/device/hierarchical_exchange.hpp"
 
 #include <algorithm>
+#include <exception>
+#include <string>
 #include <utility>
 
 #include "cuda/error.hpp"
@@ -40,7 +42,7 @@ std::unique_ptr<HierarchicalExchange> HierarchicalExchange::open(
       new HierarchicalExchange(session, std::move(*layout), host));
   bool connected = true;
   try {
-    exchange->connect();
+    exchange->peers_.connect(false);
   } catch (const Error& error) {  // on all ranks of this host
     if (error.code() != Code::Unsupported) throw;
     connected = false;
@@ -53,27 +55,12 @@ HierarchicalExchange::HierarchicalExchange(Session& session, HostLayout layout,
     : session_(session),
       layout_(std::move(layout)),
       host_(std::move(host)),
-      device_(gpu::current_device()) {}
+      device_(gpu::current_device()),
+      peers_(session, host_) {}
 
 HierarchicalExchange::~HierarchicalExchange() {
   Engine& engine = session_.engine();
   engine.submit(make_command([&engine, id = host_->id()] { engine.remove_group(id); }));
-}
-
-void HierarchicalExchange::connect() {
-  links_.reset();  // given back first: it may be what comes again
-  links_ = take_peer_links(session_, host_);
-}
-
-void HierarchicalExchange::renew() {
-  const gpu::DeviceGuard guard(device_);
-  connect();
-  session_.run_on_engine([this] { turns_.reset(); });
-}
-
-void HierarchicalExchange::abort() noexcept {
-  turns_.abort();
-  links_->peers.abort();
 }
 
 bool HierarchicalExchange::suits(const SliceJob& job) noexcept {
@@ -149,6 +136,32 @@ SliceJob HierarchicalExchange::job_of(const Share& share, DeviceSlice& slice) {
 
 // ---- steps ----
 
+template <class Kernels>
+void HierarchicalExchange::launch(DeviceSlice& slice, const Kernels& kernels) {
+  ready_.record(slice.stream());
+  stream_.wait(ready_);
+  std::exception_ptr error;
+  try {
+    kernels();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  done_.record(stream_);
+  slice.stream().wait(done_);
+  if (error) std::rethrow_exception(error);
+}
+
+/// Of the kernels so far.
+Status HierarchicalExchange::outcome() {
+  const Status status = peers_.peers().status();
+  if (status.is_ok() || status.rank() < 0) return status;
+  const int rank = layout_.host[static_cast<std::size_t>(status.rank())];
+  return {status.code(),
+          "rank " + std::to_string(rank) + " did not take its part inside the host in time",
+          {},
+          rank};
+}
+
 void HierarchicalExchange::reduce(DeviceSlice& slice, const std::vector<Share>& shares) {
   const SliceJob& job = slice.job();
   std::byte* const place = place_of(slice);
@@ -161,21 +174,19 @@ void HierarchicalExchange::reduce(DeviceSlice& slice, const std::vector<Share>& 
     slice.gather();
   const DType dtype = step_dtype(job);
   const std::size_t element = element_bytes(dtype);
-  ready_.record(slice.stream());
-  stream_.wait(ready_);
-  if (go_together(shares)) {
-    const Share& share = own(shares);
-    links_->peers.reduce_scatter(from, place + share.begin * element, share.count, dtype, job.op,
-                                 stream_);
-  } else {
+  gpu::PeerCommunicator& peers = peers_.peers();
+  launch(slice, [&] {
+    if (go_together(shares)) {
+      const Share& share = own(shares);
+      return peers.reduce_scatter(from, place + share.begin * element, share.count, dtype, job.op,
+                                  stream_);
+    }
     for (std::size_t r = 0; r < shares.size(); ++r) {
       const std::size_t at = shares[r].begin * element;
-      links_->peers.reduce(from + at, place + at, shares[r].count, dtype, job.op,
-                           static_cast<int>(r), stream_);
+      peers.reduce(from + at, place + at, shares[r].count, dtype, job.op, static_cast<int>(r),
+                   stream_);
     }
-  }
-  done_.record(stream_);
-  slice.stream().wait(done_);
+  });
 }
 
 void HierarchicalExchange::gather(DeviceSlice& slice, const std::vector<Share>& shares) {
@@ -184,18 +195,15 @@ void HierarchicalExchange::gather(DeviceSlice& slice, const std::vector<Share>& 
   const auto place_of_share = [&](const Share& share) {
     return place + share.begin * element_bytes(dtype);
   };
-  ready_.record(slice.stream());
-  stream_.wait(ready_);
-  if (go_together(shares)) {
-    links_->peers.all_gather(place_of_share(own(shares)), place, shares[0].count, dtype, stream_);
-  } else {
+  gpu::PeerCommunicator& peers = peers_.peers();
+  launch(slice, [&] {
+    if (go_together(shares))
+      return peers.all_gather(place_of_share(own(shares)), place, shares[0].count, dtype, stream_);
     for (std::size_t r = 0; r < shares.size(); ++r) {
       std::byte* const share = place_of_share(shares[r]);
-      links_->peers.broadcast(share, share, shares[r].count, dtype, static_cast<int>(r), stream_);
+      peers.broadcast(share, share, shares[r].count, dtype, static_cast<int>(r), stream_);
     }
-  }
-  done_.record(stream_);
-  slice.stream().wait(done_);
+  });
   if (is_widened(slice.job()))
     slice.store();
   else if (slice.parts().size() > 1)
@@ -207,13 +215,17 @@ Task<> HierarchicalExchange::exchange(ExchangeDevice& device, Operation& op, con
   const std::vector<Share> shares = shares_of(job);
 
   op.narrow(layout_.host);
-  Task<> first_turn = turns_.take(op, 0);
+  Task<> first_turn = peers_.turns().take(op, 0);
   co_await first_turn;
   {
     const gpu::DeviceGuard guard(device_);
     reduce(slice, shares);
   }
-  turns_.pass();
+  // What is exchanged has to be right, and gradients are not read any more if that fails.
+  StreamEvent reduced(device.engine(), device.events(), device_, slice.stream());
+  peers_.turns().pass();
+  co_await reduced.in(op);
+  if (const Status status = outcome(); !status.is_ok()) throw Error(status);
 
   if (own(shares).count > 0) {
     op.narrow(layout_.counterparts);
@@ -224,16 +236,16 @@ Task<> HierarchicalExchange::exchange(ExchangeDevice& device, Operation& op, con
   }
 
   op.narrow(layout_.host);
-  Task<> second_turn = turns_.take(op, 1);
+  Task<> second_turn = peers_.turns().take(op, 1);
   co_await second_turn;
   {
     const gpu::DeviceGuard guard(device_);
     gather(slice, shares);
   }
   StreamEvent done(device.engine(), device.events(), device_, slice.stream());
-  turns_.pass();
+  peers_.turns().pass();
   co_await done.in(op);
-  if (const Status status = links_->peers.status(); !status.is_ok()) throw Error(status);
+  if (const Status status = outcome(); !status.is_ok()) throw Error(status);
   op.narrow({});
 }
 

@@ -6,9 +6,8 @@
 
 #include "cuda/event.hpp"
 #include "src/device/device_slice.hpp"
-#include "src/device/peer_links.hpp"
+#include "src/device/host_peers.hpp"
 #include "src/device/set_up.hpp"
-#include "src/device/turns.hpp"
 
 namespace tersum::runtime {
 
@@ -20,7 +19,8 @@ namespace tersum::runtime {
 /// are gathered inside the hosts. So a host sends as many bytes as one rank alone would.
 ///
 /// Results are those of an exchange between as many ranks as there are hosts, whose gradients are
-/// the hosts' sums or averages in fp32, taken in rank order. All ranks get the same bits.
+/// the hosts' sums or averages in fp32, taken in rank order; random draws that ranks make for
+/// themselves are those of the owners. All ranks get the same bits.
 ///
 /// Kernels inside a host are launched in turns (Turns), two for each slice.
 class HierarchicalExchange {
@@ -39,12 +39,12 @@ class HierarchicalExchange {
   Task<> exchange(ExchangeDevice& device, Operation& op, const SliceJob& job);
 
   /// Ends all that runs and waits inside the host, now and later. [engine]
-  void abort() noexcept;
-  bool aborted() const noexcept { return turns_.aborted(); }
+  void abort() noexcept { peers_.abort(); }
+  bool aborted() const noexcept { return peers_.aborted(); }
 
   /// Collective, as open(): new groups in place of those that some rank has aborted. Nothing runs
   /// in them here any more.
-  void renew();
+  void renew() { peers_.connect(false); }
 
  private:
   /// Contiguous elements of a slice.
@@ -61,7 +61,10 @@ class HierarchicalExchange {
   static bool go_together(const std::vector<Share>& shares);
   static std::byte* place_of(DeviceSlice& slice);
   static SliceJob job_of(const Share& share, DeviceSlice& slice);
-  void connect();
+  /// Kernels on peer memory, behind what is in the slice's stream and before what comes there.
+  template <class Kernels>
+  void launch(DeviceSlice& slice, const Kernels& kernels);
+  Status outcome();
   void reduce(DeviceSlice& slice, const std::vector<Share>& shares);
   void gather(DeviceSlice& slice, const std::vector<Share>& shares);
 
@@ -71,8 +74,7 @@ class HierarchicalExchange {
   const int device_;
   gpu::Stream stream_{gpu::StreamPriority::High};
   gpu::Event ready_, done_;
-  std::shared_ptr<PeerLinks> links_;
-  Turns turns_;
+  HostPeers peers_;
 };
 
 }  // namespace tersum::runtime

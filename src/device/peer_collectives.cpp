@@ -90,7 +90,10 @@ class PeerCollectives final : public DeviceCollectives,
   Work start(const DeviceCall& call) override {
     if (const Status failure = group_->failure(); !failure.is_ok()) throw Error(failure);
     const gpu::StreamView stream(call.stream);
-    const bool captured = !call.stream_ordered && stream.is_capturing();
+    if (call.stream_ordered) {  // nobody asks what has become of the ones before
+      if (const Status status = outcome(); !status.is_ok()) throw Error(status);
+    }
+    const bool captured = stream.is_capturing();
     if (!captured)
       group_->count_sent(sent_elements(call, group_->rank(), group_->size()) *
                          element_bytes(call.dtype));
@@ -134,6 +137,8 @@ class PeerCollectives final : public DeviceCollectives,
     const std::lock_guard lock(mutex_);
     engine_ = nullptr;
   }
+
+  Status status() override { return outcome(); }
 
   /// How an operation that is over has ended.
   Status outcome() {

@@ -25,16 +25,8 @@ std::uint64_t sent_bytes(const SliceJob& job, std::uint64_t ranks) {
 }  // namespace
 
 PeerExchange::PeerExchange(Session& session, std::shared_ptr<Group> group)
-    : session_(session), group_(std::move(group)), device_(gpu::current_device()) {
-  connect();
-}
-
-PeerExchange::~PeerExchange() = default;
-
-void PeerExchange::connect() {
-  links_.reset();  // given back first: it may be what comes again
-  links_ = take_peer_links(session_, group_);
-  links_->open_compressed(session_, group_);
+    : group_(std::move(group)), device_(gpu::current_device()), peers_(session, group_) {
+  peers_.connect(true);
 }
 
 std::unique_ptr<PeerExchange> PeerExchange::open(Session& session,
@@ -46,17 +38,6 @@ std::unique_ptr<PeerExchange> PeerExchange::open(Session& session,
     if (error.code() != Code::Unsupported) throw;
     return nullptr;
   }
-}
-
-void PeerExchange::renew() {
-  const gpu::DeviceGuard guard(device_);
-  connect();
-  session_.run_on_engine([this] { turns_.reset(); });
-}
-
-void PeerExchange::abort() noexcept {
-  turns_.abort();
-  links_->peers.abort();
 }
 
 // ---- reductions ----
@@ -98,11 +79,11 @@ void PeerExchange::reduce_dense(DeviceSlice& slice) {
   const SliceJob& job = slice.job();
   if (slice.parts().size() == 1) {
     const SlicePart& part = job.parts[0];
-    links_->peers.all_reduce(part.data, part.result, part.count, job.dtype, job.op, stream_);
+    peers_.peers().all_reduce(part.data, part.result, part.count, job.dtype, job.op, stream_);
     return;
   }
   std::byte* const elements = slice.elements();
-  links_->peers.all_reduce(elements, elements, slice.count(), job.dtype, job.op, stream_);
+  peers_.peers().all_reduce(elements, elements, slice.count(), job.dtype, job.op, stream_);
 }
 
 void PeerExchange::reduce_compressed(DeviceSlice& slice) {
@@ -118,13 +99,13 @@ void PeerExchange::reduce_compressed(DeviceSlice& slice) {
     if (method.feeds_back_sums()) run.reducer_state = twin_state_of(piece.part->reducer_state);
     run.workspace = slice.workspace(method.workspace_bytes(piece.count, group_->size()));
     run.decoded = &slice.status();
-    links_->compressed->all_reduce(method, run, job.op, stream_);
+    peers_.compressed().all_reduce(method, run, job.op, stream_);
   }
 }
 
 Task<> PeerExchange::exchange(DeviceSlice& slice) {
   Operation& op = slice.operation();
-  Task<> turn = turns_.take(op);
+  Task<> turn = peers_.turns().take(op);
   co_await turn;
   {
     const gpu::DeviceGuard guard(device_);
@@ -139,16 +120,12 @@ Task<> PeerExchange::exchange(DeviceSlice& slice) {
   op.set_stage(Stage::Exchanging);
   op.group().sent_bytes += sent_bytes(slice.job(), static_cast<std::uint64_t>(op.size()));
   StreamEvent done(slice.device().engine(), slice.device().events(), device_, slice.stream());
-  turns_.pass();
+  peers_.turns().pass();
   co_await done.in(op);
-  if (const Status status = outcome(); !status.is_ok()) throw Error(status);
+  if (const Status status = peers_.peers().status(); !status.is_ok()) throw Error(status);
   if (!slice.job().dense)
     if (const Status status = slice.status().status(); !status.is_ok()) throw Error(status);
   op.set_stage(Stage::Decompressed);
-}
-
-Status PeerExchange::outcome() const {
-  return links_->peers.status();
 }
 
 }  // namespace tersum::runtime

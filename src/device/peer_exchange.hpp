@@ -6,8 +6,7 @@
 #include <memory>
 
 #include "src/device/device_slice.hpp"
-#include "src/device/peer_links.hpp"
-#include "src/device/turns.hpp"
+#include "src/device/host_peers.hpp"
 
 namespace tersum::runtime {
 
@@ -19,39 +18,34 @@ class PeerExchange {
   /// Null on all ranks if they do not share a host, or their GPUs cannot map each other's memory.
   /// Collective over `group`, blocks; for the device that is current now.
   static std::unique_ptr<PeerExchange> open(Session& session, const std::shared_ptr<Group>& group);
-  ~PeerExchange();
 
   /// Combines the slice over all ranks, into its results. The same bits as through messages.
   /// [engine]
   Task<> exchange(DeviceSlice& slice);
 
   /// Ends all that runs and waits, now and later. [engine]
-  void abort() noexcept;
-  bool aborted() const noexcept { return turns_.aborted(); }
+  void abort() noexcept { peers_.abort(); }
+  bool aborted() const noexcept { return peers_.aborted(); }
 
   /// Collective, as open(): a new group in place of one that some rank has aborted. Nothing runs in
   /// it here any more.
-  void renew();
+  void renew() { peers_.connect(true); }
 
  private:
   PeerExchange(Session& session, std::shared_ptr<Group> group);
 
-  void connect();
   void prepare(DeviceSlice& slice);
   void deliver(DeviceSlice& slice);
   void reduce_dense(DeviceSlice& slice);
   void reduce_compressed(DeviceSlice& slice);
   const gpu::CompressedMethod& method_of(const SliceJob& job);
-  Status outcome() const;
 
-  Session& session_;
   const std::shared_ptr<Group> group_;
   const int device_;
   gpu::Stream stream_{gpu::StreamPriority::High};
   gpu::Event prepared_, reduced_;
-  std::shared_ptr<PeerLinks> links_;
   std::map<const Compressor*, gpu::CompressedMethod> methods_;
-  Turns turns_;
+  HostPeers peers_;
 };
 
 }  // namespace tersum::runtime

@@ -1,6 +1,7 @@
 #include "src/device/turns.hpp"
 
 #include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -54,7 +55,8 @@ Task<> Turns::take(Operation& op, std::uint64_t number) {
   check();
   if (turn == taken_) co_return;
   ExternalEvent come;
-  waiting_.emplace(turn, &come);
+  if (turn < taken_ || !waiting_.emplace(turn, &come).second)
+    throw Error(Code::Protocol, "turn " + std::to_string(turn) + " was given twice");
   co_await come.in(op);
 }
 

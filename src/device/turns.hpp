@@ -1,6 +1,7 @@
 // Turns: one order for all ranks in which slices launch kernels that wait for each other.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 
@@ -27,6 +28,7 @@ class Turns {
 
   /// Ends all waiting, now and later, with Aborted.
   void abort() noexcept;
+  /// Any thread.
   bool aborted() const noexcept { return aborted_; }
 
   /// As new, when nobody waits on any rank.
@@ -38,7 +40,7 @@ class Turns {
 
   std::uint64_t given_ = 0, taken_ = 0;
   std::map<std::uint64_t, ExternalEvent*> waiting_;
-  bool aborted_ = false;
+  std::atomic<bool> aborted_ = false;
 };
 
 }  // namespace tersum::runtime

@@ -124,7 +124,7 @@ void Engine::on_leave(int rank) {
 }
 
 void Engine::mismatch(Operation& operation, int peer, const Signature& theirs) {
-  const int mine = operation.rank();
+  const int mine = operation.group().rank();
   const std::string text = mine < peer
                                ? describe_difference(mine, operation.signature_, peer, theirs)
                                : describe_difference(peer, theirs, mine, operation.signature_);

@@ -115,8 +115,11 @@ void Operation::release(TransferRequest& request) noexcept {
 }
 
 void Operation::narrow(std::vector<int> ranks) {
+  const auto me = std::ranges::find(ranks, group_->rank());
+  if (!ranks.empty() && me == ranks.end())
+    throw Error(Code::Internal, name() + " was narrowed to ranks without this one");
+  among_rank_ = static_cast<int>(me - ranks.begin());
   among_ = std::move(ranks);
-  among_rank_ = static_cast<int>(std::ranges::find(among_, group_->rank()) - among_.begin());
 }
 
 Transfer Operation::send(int to, std::uint64_t hop, ConstBuffer buffer) {

@@ -95,7 +95,10 @@ class Operation : public std::enable_shared_from_this<Operation> {
   int size() const noexcept {
     return among_.empty() ? group_->size() : static_cast<int>(among_.size());
   }
-  /// World rank of `rank`.
+  /// Group rank and world rank of `rank`.
+  int group_rank(int rank) const {
+    return among_.empty() ? rank : among_[static_cast<std::size_t>(rank)];
+  }
   int world(int rank) const { return group_->world(group_rank(rank)); }
   Group& group() const noexcept { return *group_; }
   const Signature& signature() const noexcept { return signature_; }
@@ -147,9 +150,6 @@ class Operation : public std::enable_shared_from_this<Operation> {
   TransferRequest& new_request(int peer, bool receiving);
   void release(TransferRequest& request) noexcept;
   std::string missing_ranks() const;
-  int group_rank(int rank) const {
-    return among_.empty() ? rank : among_[static_cast<std::size_t>(rank)];
-  }
 
   Engine& engine_;
   std::shared_ptr<Group> group_;

@@ -73,7 +73,9 @@ void ExchangeState::load(std::span<const std::byte> bytes) {
            ", not of rank " + std::to_string(group_->rank()) + " of " +
            std::to_string(group_->size()) + ": each rank loads its own");
   if (header.plan_hash != plan_.hash)
-    refuse("it is of another plan: gradients, compressors, slices and seed must be the same");
+    refuse(
+        "it is of another plan: gradients, compressors, slices and seed must be the same, and "
+        "between hosts with several GPUs each the ranks of each host");
 
   std::vector<std::span<const std::byte>> parts;  // all of them are found before any is changed
   std::size_t at = sizeof(header);

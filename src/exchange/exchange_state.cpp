@@ -176,7 +176,11 @@ void ExchangeState::agree(Communicator communicator) {
     throw Error(Code::Unsupported,
                 "rank " + std::to_string(parent.world(0)) +
                     " has been the first of too many groups: make fewer exchanges");
-  if (device_) device_->connect(*session_, parent_->group);
+  if (device_) {
+    device_->connect(*session_, parent_->group);
+    if (const auto layout = device_->layout_digest(); layout != 0)
+      plan_.hash = runtime::mix(plan_.hash, layout);
+  }
   group_ = std::make_shared<ExchangeGroup>(*this, id, parent.rank(), parent.members());
   session_->run_on_engine([&] {
     begin_round(0, 0);

@@ -44,7 +44,7 @@ Task<> recompress_exchange(Operation& op, const SliceJob& job, SliceCodec& codec
   for (int r = 0; r < ranks; ++r) {
     PayloadMessage message;
     message.bytes = outbox[me].first(sizes[me]);
-    message.sender = r;
+    message.sender = op.group_rank(r);
     message.encoder = static_cast<std::uint32_t>(op.world(r));
     if (r != rank) {
       Transfer& arriving = arrivals[static_cast<std::size_t>((rank - r + ranks) % ranks - 1)];
@@ -70,7 +70,7 @@ Task<> recompress_exchange(Operation& op, const SliceJob& job, SliceCodec& codec
     const auto owner = static_cast<std::size_t>(r);
     PayloadMessage message;
     message.bytes = results[owner].first(arrived[owner]);
-    message.sender = r;
+    message.sender = op.group_rank(r);
     message.encoder = kReducerRank;
     Task<> decode = codec.decode(reducer, owned[owner], message, false);
     co_await decode;

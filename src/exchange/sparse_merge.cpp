@@ -31,7 +31,7 @@ Task<> sparse_merge_exchange(Operation& op, const SliceJob& job, SliceCodec& cod
     }
     PayloadMessage message;
     message.bytes = slot(r).first(bytes);
-    message.sender = r;
+    message.sender = op.group_rank(r);
     message.encoder = static_cast<std::uint32_t>(op.world(r));
     Task<> add = codec.decode(*job.compressor, parts, message, true);
     co_await add;

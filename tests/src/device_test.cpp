@@ -46,20 +46,48 @@ TEST_F(Device, AllReduceGoesIntoTheCallersStream) {
 TEST_F(Device, StreamOrderedCallsAreKnownByTheirStreamAlone) {
   on_each_gpu([&](int rank, Communicator& communicator, gpu::StreamView stream) {
     constexpr std::size_t kCount = 5000;
-    const CallOptions options{.stream = stream, .stream_ordered = true};
     Tensor tensor(values_of(rank, kCount), stream);
     auto expected = sum_of(ranks_, kCount);
-    for (int call = 0; call < 50; ++call) {
-      EXPECT_TRUE(communicator
-                      .all_reduce(tensor.data(), tensor.data(), kCount, DType::Float32,
-                                  call == 0 ? ReduceOp::Sum : ReduceOp::Max, options)
-                      .done());
-      if (call % 10 == 9) {  // between others
-        communicator.all_reduce(tensor.data(), tensor.data(), kCount, DType::Float32,
-                                ReduceOp::Average, {.stream = stream});
+    const auto call = [&](ReduceOp op, double scale, bool stream_ordered) {
+      const CallOptions options{
+          .post_scale = scale, .stream = stream, .stream_ordered = stream_ordered};
+      const Work work = communicator.all_reduce(tensor.data(), tensor.data(), kCount,
+                                                DType::Float32, op, options);
+      if (stream_ordered) {
+        EXPECT_TRUE(work.done());
       }
-    }
+    };
+    call(ReduceOp::Sum, 1, true);
+    for (int i = 0; i < 41; ++i)  // one that is lost would show; some are of the other kind
+      call(ReduceOp::Average, i % 2 == 0 ? 2 : 0.5, i % 10 != 9);
+    for (float& value : expected) value *= 2;
     EXPECT_EQ(tensor.read(stream), expected);
+    EXPECT_TRUE(communicator.status().is_ok());
+  });
+}
+
+TEST_F(Device, AStreamOrderedCallThatFailsShowsInTheCommunicator) {
+  if (ranks_ < 2) GTEST_SKIP() << "one GPU only";
+  Config config = quiet();
+  config.timeout = std::chrono::milliseconds(500);
+  World world = make_world(ranks_, config);
+  each_rank(ranks_, [&](int rank) {
+    gpu::check(cudaSetDevice(rank), "cudaSetDevice");
+    const gpu::Stream stream;
+    Communicator& communicator = world[static_cast<std::size_t>(rank)];
+    const CallOptions options{.stream = stream.view(), .stream_ordered = true};
+    const gpu::DeviceBuffer values(4000);
+    const auto call = [&] {
+      communicator.all_reduce(values.data(), values.data(), 1000, DType::Float32, ReduceOp::Max,
+                              options);
+    };
+    call();
+    stream.synchronize();
+    if (rank != 0) return;  // they do not come again
+    call();
+    stream.synchronize();
+    EXPECT_EQ(communicator.status().code(), Code::Timeout);
+    EXPECT_EQ(thrown_by(call).code(), Code::Timeout);
   });
 }
 
