@@ -131,10 +131,6 @@ void with_types(DType dtype, ReduceOp op, Function&& function) {
   }
 }
 
-bool is_half(DType dtype) {
-  return dtype == DType::Float16 || dtype == DType::BFloat16;
-}
-
 /// Calls function(floats, offset, n) for runs of 16-bit floats converted into a small buffer.
 template <class Function>
 void for_converted(DType dtype, const void* in, std::size_t count, Function&& function) {

@@ -8,6 +8,11 @@
 
 namespace tersum::runtime {
 
+/// True for 16-bit floats, whose partial sums are fp32.
+constexpr bool is_half(DType dtype) noexcept {
+  return dtype == DType::Float16 || dtype == DType::BFloat16;
+}
+
 /// One (dtype, operator) with its accumulator: fp32 for fp16, bf16 and fp32; fp64 for fp64; the
 /// type itself for integers (sums and products wrap), but wide enough to be exact for averages of
 /// integers. Averages divide once, in the accumulator. Stateless; any thread. Arrays must not

@@ -55,7 +55,7 @@ DeviceCodec::DeviceCodec(ExchangeDevice& device, Operation& op, const SliceJob& 
 
 DeviceCodec::~DeviceCodec() {
   const gpu::DeviceGuard guard(device_.device());
-  if (pending_) cudaStreamSynchronize(stream_.get());  // after a failure; copies end soon
+  if (pending_) cudaStreamSynchronize(stream_.get());  // after a failure; it ends
 }
 
 std::span<std::byte> DeviceCodec::message(std::size_t bytes) {

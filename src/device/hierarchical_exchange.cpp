@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cuda/error.hpp"
+#include "src/reduce.hpp"
 #include "src/session.hpp"
 
 namespace tersum::runtime {
@@ -23,7 +24,7 @@ std::size_t share_block(const SliceJob& job) {
 /// True if the steps work on fp32 values: what is compressed, and 16-bit floats, which would be
 /// rounded in each step.
 bool is_widened(const SliceJob& job) {
-  return !job.dense || job.dtype == DType::Float16 || job.dtype == DType::BFloat16;
+  return !job.dense || is_half(job.dtype);
 }
 
 DType step_dtype(const SliceJob& job) {
@@ -210,6 +211,16 @@ void HierarchicalExchange::gather(DeviceSlice& slice, const std::vector<Share>& 
     slice.scatter();
 }
 
+/// Gives the turn on. Returns when all in the slice's stream is done; throws if kernels have
+/// failed.
+Task<> HierarchicalExchange::end_turn(DeviceSlice& slice) {
+  ExchangeDevice& device = slice.device();
+  StreamEvent done(device.engine(), device.events(), device_, slice.stream());
+  peers_.turns().pass();
+  co_await done.in(slice.operation());
+  if (const Status status = outcome(); !status.is_ok()) throw Error(status);
+}
+
 Task<> HierarchicalExchange::exchange(ExchangeDevice& device, Operation& op, const SliceJob& job) {
   DeviceSlice slice(device, op, job);
   const std::vector<Share> shares = shares_of(job);
@@ -222,10 +233,8 @@ Task<> HierarchicalExchange::exchange(ExchangeDevice& device, Operation& op, con
     reduce(slice, shares);
   }
   // What is exchanged has to be right, and gradients are not read any more if that fails.
-  StreamEvent reduced(device.engine(), device.events(), device_, slice.stream());
-  peers_.turns().pass();
-  co_await reduced.in(op);
-  if (const Status status = outcome(); !status.is_ok()) throw Error(status);
+  Task<> reduced = end_turn(slice);
+  co_await reduced;
 
   if (own(shares).count > 0) {
     op.narrow(layout_.counterparts);
@@ -242,10 +251,8 @@ Task<> HierarchicalExchange::exchange(ExchangeDevice& device, Operation& op, con
     const gpu::DeviceGuard guard(device_);
     gather(slice, shares);
   }
-  StreamEvent done(device.engine(), device.events(), device_, slice.stream());
-  peers_.turns().pass();
-  co_await done.in(op);
-  if (const Status status = outcome(); !status.is_ok()) throw Error(status);
+  Task<> gathered = end_turn(slice);
+  co_await gathered;
   op.narrow({});
 }
 

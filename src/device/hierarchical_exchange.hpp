@@ -65,6 +65,7 @@ class HierarchicalExchange {
   template <class Kernels>
   void launch(DeviceSlice& slice, const Kernels& kernels);
   Status outcome();
+  Task<> end_turn(DeviceSlice& slice);
   void reduce(DeviceSlice& slice, const std::vector<Share>& shares);
   void gather(DeviceSlice& slice, const std::vector<Share>& shares);
 

@@ -5,6 +5,7 @@
 
 #include "cuda/widen.hpp"
 #include "src/device/set_up.hpp"
+#include "src/reduce.hpp"
 #include "src/session.hpp"
 
 namespace tersum::runtime {
@@ -15,10 +16,6 @@ constexpr std::size_t kWholeBytes = 32 * 1024;      // up to here shares are not
 constexpr std::size_t kSmallestShare = 256 * 1024;  // bytes
 constexpr std::size_t kSlicesWanted = 16;
 constexpr std::size_t kAhead = 6;  // slices reduced before the first is gathered; fewer than slots
-
-bool is_half(DType dtype) noexcept {
-  return dtype == DType::Float16 || dtype == DType::BFloat16;
-}
 
 }  // namespace
 

@@ -170,6 +170,19 @@ TEST_P(CompressedOfRanks, MergesWhatIsSparse) {
   });
 }
 
+/// `calls` all-reduces of `inputs`, one for each rank, captured when all ranks are ready.
+Graph captured(CompressedRank& rank, CompressedAllReduce& gradient,
+               const std::vector<Floats>& inputs, ReduceOp op, int calls) {
+  const Floats& own = inputs[static_cast<std::size_t>(rank.rank())];
+  rank.write(rank.input(), own);
+  rank.warm_up(gradient.method(), own.size());
+  rank.meet();
+  return Graph(rank.stream(), [&] {
+    for (int i = 0; i < calls; ++i)
+      gradient.all_reduce(rank.input(), rank.output(), op, rank.stream());
+  });
+}
+
 TEST_P(CompressedOfRanks, EachReplayOfAGraphIsTheNextStep) {
   in_ranks(GetParam(), [](CompressedRank& rank) {
     for (const char* spec : {"qint:bits=4,rounding=stochastic", "qint:bits=3+ef", "sign+ef",
@@ -179,14 +192,7 @@ TEST_P(CompressedOfRanks, EachReplayOfAGraphIsTheNextStep) {
       CompressedAllReduce gradient(rank.communicator(), host.compressor(), test.count, 7, 8,
                                    rank.stream());
       const auto inputs = make_inputs(test, rank.size(), 0);
-      rank.write(rank.input(), inputs[static_cast<std::size_t>(rank.rank())]);
-      rank.warm_up(gradient.method(), test.count);
-      rank.meet();
-      const Graph graph(rank.stream(), [&] {
-        for (int i = 0; i < 3; ++i) {
-          gradient.all_reduce(rank.input(), rank.output(), ReduceOp::Average, rank.stream());
-        }
-      });
+      const Graph graph = captured(rank, gradient, inputs, ReduceOp::Average, 3);
       rank.meet();
       Floats wanted;
       for (std::uint64_t step = 0; step < 30; ++step) {
@@ -214,12 +220,7 @@ TEST_P(CompressedOfRanks, EachReplayOfAGraphDrawsAfreshInEveryForm) {
       CompressedAllReduce gradient(rank.communicator(), host.compressor(), test.count, 7, 8,
                                    rank.stream());
       const auto inputs = make_inputs(test, rank.size(), 0);
-      rank.write(rank.input(), inputs[static_cast<std::size_t>(rank.rank())]);
-      rank.warm_up(gradient.method(), test.count);
-      rank.meet();
-      const Graph graph(rank.stream(), [&] {
-        gradient.all_reduce(rank.input(), rank.output(), ReduceOp::Sum, rank.stream());
-      });
+      const Graph graph = captured(rank, gradient, inputs, ReduceOp::Sum, 1);
       rank.meet();
       for (std::uint64_t step = 0; step < 3; ++step) {
         graph.launch(rank.stream());
