@@ -55,7 +55,7 @@ control=$(ip netns exec "${spaces[0]}" sysctl -n net.ipv4.tcp_congestion_control
 echo "# 2 emulated hosts x $ranks ranks, veth $rate each way, mtu $mtu, $control"
 
 size=$((2 * ranks))
-gpus=$(nvidia-smi -L 2> /dev/null | wc -l)
+gpus=$({ nvidia-smi -L 2> /dev/null || true; } | wc -l)
 if [ "$gpus" -gt 0 ] && [ "$gpus" -lt "$size" ] && command -v nvidia-cuda-mps-control > /dev/null; then
   service=$(mktemp -d)
   export CUDA_MPS_PIPE_DIRECTORY=$service CUDA_MPS_LOG_DIRECTORY=$service

@@ -4,6 +4,7 @@ usage: scripts_test.py ROOT [unittest arguments]
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -117,6 +118,21 @@ class Shell(unittest.TestCase):
         failed = result.stderr.count(": FAILED")
         self.assertGreater(failed, len(list((ROOT / "tests/src").glob("device*_test.cpp"))))
         self.assertRegex(result.stdout, rf"(?m)^0 passed, {failed} failed$")
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("ip") and shutil.which("tc"), "needs root and iproute2")
+    def test_emulated_hosts_end_as_their_ranks_do(self):
+        probe = f"tersum-probe-{os.getpid()}"
+        if subprocess.run(["ip", "netns", "add", probe], check=False, capture_output=True).returncode != 0:
+            self.skipTest("network namespaces are not allowed here")
+        subprocess.run(["ip", "netns", "del", probe], check=True)
+        ranks = 'echo "rank $TERSUM_RANK of $TERSUM_SIZE on $TERSUM_HOST_ID"; exit $((TERSUM_RANK == 1 ? $0 : 0))'
+        for code in (0, 3):
+            with self.subTest(code=code):
+                result = subprocess.run([ROOT / "scripts/emulated_hosts.sh", "-n", "1", "--", "bash", "-c", ranks, str(code)],
+                                        check=False, capture_output=True, text=True)
+                self.assertEqual(result.returncode, code, result.stderr)
+                self.assertIn("rank 0 of 2 on emulated-0", result.stdout)
+                self.assertRegex(result.stdout, r"(?m)^# host 1 sent \d+ bytes$")
 
 
 if __name__ == "__main__":
