@@ -43,8 +43,13 @@ int most_push_blocks(const PeerSettings& settings) noexcept {
   return settings.push_blocks == 0 ? kMaxBlocks : settings.push_blocks;
 }
 
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(Code::InvalidArgument, message);
+}
+
+/// For settings. What is checked in each call builds its message only when it refuses.
 void refuse_unless(bool condition, const std::string& message) {
-  if (!condition) throw Error(Code::InvalidArgument, message);
+  if (!condition) refuse(message);
 }
 
 }  // namespace
@@ -150,12 +155,12 @@ Algorithm choose_exchange(const AlgorithmTable& table, std::size_t bytes) noexce
 }
 
 Arithmetic checked_arithmetic(DType dtype, ReduceOp op, const Scales& scales) {
-  refuse_unless(element_bytes(dtype) != 0, "this dtype does not exist");
-  refuse_unless(std::isfinite(scales.pre) && std::isfinite(scales.post), "scales must be finite");
-  refuse_unless(is_floating(dtype) || (scales.pre == 1.0 && scales.post == 1.0),
-                "scales need a floating dtype, not " + std::string(to_string(dtype)));
-  refuse_unless(dtype != DType::Bool || op != ReduceOp::Average,
-                "the average of bool has no meaning: use max (any) or min (all), or another dtype");
+  if (element_bytes(dtype) == 0) refuse("this dtype does not exist");
+  if (!std::isfinite(scales.pre) || !std::isfinite(scales.post)) refuse("scales must be finite");
+  if (!is_floating(dtype) && (scales.pre != 1.0 || scales.post != 1.0))
+    refuse("scales need a floating dtype, not " + std::string(to_string(dtype)));
+  if (dtype == DType::Bool && op == ReduceOp::Average)
+    refuse("the average of bool has no meaning: use max (any) or min (all), or another dtype");
   return {op, scales.pre, scales.post};
 }
 
@@ -165,20 +170,21 @@ bool is_aligned(const void* address, std::uintptr_t bytes) noexcept {
 
 void check_tensors(const void* input, const void* output, DType dtype) {
   const std::size_t element = element_bytes(dtype);
-  refuse_unless(element != 0, "this dtype does not exist");
-  refuse_unless(is_aligned(input, element) && is_aligned(output, element),
-                "a tensor is not aligned for " + std::string(to_string(dtype)));
+  if (element == 0) refuse("this dtype does not exist");
+  if (!is_aligned(input, element) || !is_aligned(output, element))
+    refuse("a tensor is not aligned for " + std::string(to_string(dtype)));
 }
 
 void check_rank(int rank, int size, const char* what) {
-  refuse_unless(rank >= 0 && rank < size, std::string(what) + " " + std::to_string(rank) +
-                                              " is not one of " + std::to_string(size) + " ranks");
+  if (rank < 0 || rank >= size)
+    refuse(std::string(what) + " " + std::to_string(rank) + " is not one of " +
+           std::to_string(size) + " ranks");
 }
 
 void check_counts(std::span<const std::size_t> counts, int size, const char* what) {
-  refuse_unless(counts.size() == static_cast<std::size_t>(size),
-                std::string(what) + " has " + std::to_string(counts.size()) + " entries for " +
-                    std::to_string(size) + " ranks");
+  if (counts.size() != static_cast<std::size_t>(size))
+    refuse(std::string(what) + " has " + std::to_string(counts.size()) + " entries for " +
+           std::to_string(size) + " ranks");
 }
 
 Exchange new_exchange(const void* input, void* output, const Arithmetic& arithmetic) {

@@ -17,19 +17,19 @@ constexpr std::size_t kCastUnit = 256;
 /// Elements of a share from which on warps send several tiles at a time.
 constexpr std::uint64_t kLongShare = std::uint64_t{8} << 20;
 
-void refuse_unless(bool condition, const CompressedMethod& method, const std::string& what) {
-  if (!condition) throw Error(Code::InvalidArgument, method.compressor().spec() + ": " + what);
+[[noreturn]] void refuse(const CompressedMethod& method, const std::string& what) {
+  throw Error(Code::InvalidArgument, method.compressor().spec() + ": " + what);
 }
 
 void check_state(const CompressedMethod& method, const Twin& twin, const TwinState* state,
                  const CompressedSlice& slice, const char* name) {
   const std::uint64_t offset = slice.context.offset;
-  refuse_unless(state != nullptr && state->arrays() == twin.state_arrays(), method,
-                std::string("all_reduce() needs the ") + name + " that the method has made");
-  refuse_unless(offset <= state->count() && slice.count <= state->count() - offset, method,
-                "elements " + std::to_string(offset) + " to " +
-                    std::to_string(offset + slice.count) + " are not inside a " + name + " of " +
-                    std::to_string(state->count()));
+  if (state == nullptr || state->arrays() != twin.state_arrays())
+    refuse(method, std::string("all_reduce() needs the ") + name + " that the method has made");
+  if (offset > state->count() || slice.count > state->count() - offset)
+    refuse(method, "elements " + std::to_string(offset) + " to " +
+                       std::to_string(offset + slice.count) + " are not inside a " + name + " of " +
+                       std::to_string(state->count()));
 }
 
 TileMemory memory_of(const TwinState* state, std::uint64_t offset) {
@@ -55,12 +55,13 @@ std::size_t share_unit(const CompressedMethod& method) noexcept {
 
 void check_slice(const CompressedMethod& method, const CompressedSlice& slice, ReduceOp op,
                  int ranks) {
-  refuse_unless(op == ReduceOp::Sum || op == ReduceOp::Average, method,
-                "gradients are summed or averaged, not combined by " + std::string(to_string(op)));
-  refuse_unless(slice.count == 0 || (slice.input != nullptr && slice.output != nullptr), method,
-                "a tensor is null");
-  refuse_unless(is_aligned(slice.input, 4) && is_aligned(slice.output, 4), method,
-                "a tensor is not aligned for fp32");
+  if (op != ReduceOp::Sum && op != ReduceOp::Average)
+    refuse(method,
+           "gradients are summed or averaged, not combined by " + std::string(to_string(op)));
+  if (slice.count > 0 && (slice.input == nullptr || slice.output == nullptr))
+    refuse(method, "a tensor is null");
+  if (!is_aligned(slice.input, 4) || !is_aligned(slice.output, 4))
+    refuse(method, "a tensor is not aligned for fp32");
   if (method.twin().state_arrays() > 0) {
     check_state(method, method.twin(), slice.state, slice, "state");
   }
@@ -69,13 +70,13 @@ void check_slice(const CompressedMethod& method, const CompressedSlice& slice, R
   }
   const bool draws = method.compressor().traits().randomised;
   const bool fused = method.form() == CompressedMethod::Form::Fused;
-  refuse_unless(!draws || !fused || slice.context.offset % 8 == 0, method,
-                "slices begin at multiples of a block");
-  refuse_unless(slice.decoded != nullptr || fused, method, "a DecodeStatus is needed");
+  if (draws && fused && slice.context.offset % 8 != 0)
+    refuse(method, "slices begin at multiples of a block");
+  if (slice.decoded == nullptr && !fused) refuse(method, "a DecodeStatus is needed");
   const std::size_t needed = method.workspace_bytes(slice.count, ranks);
-  refuse_unless(slice.workspace.size() >= needed, method,
-                "the workspace has " + std::to_string(slice.workspace.size()) + " bytes, needs " +
-                    std::to_string(needed));
+  if (slice.workspace.size() < needed)
+    refuse(method, "the workspace has " + std::to_string(slice.workspace.size()) +
+                       " bytes, needs " + std::to_string(needed));
 }
 
 TileCall plan_tiles(const CompressedMethod& method, const CompressedSlice& slice, ReduceOp op,

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -40,6 +41,22 @@ ProcessId this_process() {
     id = {(std::uint64_t{random()} << 32) | random(), getpid()};
   }
   return id;
+}
+
+/// Lets `device`, the current one, reach the memory of `other`; for good, as long as the process
+/// lives. CUDA calls it an error to ask twice, which tools that watch for errors then show.
+void enable_peer_access(int device, int other) {
+  static std::mutex mutex;
+  static std::set<std::pair<int, int>> enabled;
+  const std::lock_guard lock(mutex);
+  if (enabled.contains({device, other})) return;
+  const cudaError_t code = cudaDeviceEnablePeerAccess(other, 0);
+  if (code == cudaErrorPeerAccessAlreadyEnabled) {  // by somebody else in this process
+    cudaGetLastError();
+  } else {
+    check(code, "cudaDeviceEnablePeerAccess");
+  }
+  enabled.emplace(device, other);
 }
 
 struct Introduction {
@@ -157,12 +174,7 @@ struct PeerMap::State {
       int can = 0;
       check(cudaDeviceCanAccessPeer(&can, device, other), "cudaDeviceCanAccessPeer");
       if (can == 0) return false;
-      const cudaError_t code = cudaDeviceEnablePeerAccess(other, 0);
-      if (code == cudaErrorPeerAccessAlreadyEnabled) {
-        cudaGetLastError();
-      } else {
-        check(code, "cudaDeviceEnablePeerAccess");
-      }
+      enable_peer_access(device, other);
     }
     return true;
   }

@@ -46,6 +46,7 @@ class Group {
 
   /// Why this communicator has ended, or Ok. Any thread.
   Status failure() const {
+    if (!failed_.load(std::memory_order_acquire)) return {};
     std::lock_guard lock(mutex_);
     return failure_;
   }
@@ -56,6 +57,7 @@ class Group {
       std::lock_guard lock(mutex_);
       if (!failure_.is_ok()) return false;
       failure_ = status;
+      failed_.store(true, std::memory_order_release);
       told = on_failure_;
     }
     if (told) told();
@@ -122,6 +124,7 @@ class Group {
   std::shared_ptr<Group> whole_;
   mutable std::mutex mutex_;
   Status failure_;
+  std::atomic<bool> failed_{false};  // that there is one: calls ask often
   std::function<void()> on_failure_;
 };
 
