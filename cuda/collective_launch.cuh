@@ -3,8 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include "cuda/collective_launch.hpp"
 #include "cuda/error.hpp"
-#include "cuda/stream.hpp"
 
 namespace tersum::gpu {
 
@@ -13,17 +13,9 @@ namespace tersum::gpu {
 template <class... Parameters>
 void launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, unsigned shared_bytes,
             bool early, StreamView stream, const Parameters&... parameters) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks);
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream.get();
-  config.attrs = &attribute;
-  config.numAttrs = early ? 1 : 0;
-  check(cudaLaunchKernelEx(&config, kernel, parameters...), "launch of a collective");
+  void* arguments[] = {const_cast<Parameters*>(&parameters)...};
+  launch_kernel(reinterpret_cast<const void*>(kernel), {blocks, threads, shared_bytes, early},
+                stream, arguments);
 }
 
 template <class... Parameters>

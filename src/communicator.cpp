@@ -65,9 +65,11 @@ struct Checks {
                        std::string(to_string(value)));
   }
   /// True if the tensors are in device memory. Both are, or none (null: has no part in it).
-  bool device(const void* input, const void* output) const {
-    const bool first = runtime::is_device_memory(input ? input : output);
-    if (input && output && input != output && runtime::is_device_memory(output) != first)
+  bool device(const void* input, const void* output, const CallOptions& options) const {
+    const auto is_device =
+        options.stream_ordered ? runtime::is_known_device_memory : runtime::is_device_memory;
+    const bool first = is_device(input ? input : output);
+    if (input && output && input != output && is_device(output) != first)
       refuse(kind, "one tensor is in device memory and the other is not");
     return first;
   }
@@ -209,7 +211,7 @@ Work Communicator::all_reduce(const void* input, void* output, std::size_t count
   check.scales(dtype, options);
   check.memory("input", input, count, dtype);
   check.memory("output", output, count, dtype);
-  if (count > 0 && check.device(input, output))
+  if (count > 0 && check.device(input, output, options))
     return state.device().start(
         device_reduction(check.kind, input, output, count, dtype, op, options));
   const auto call = reduction_of(input, output, count, dtype, op, options);
@@ -230,7 +232,7 @@ Work Communicator::reduce_scatter(const void* input, void* output, std::size_t c
   check.scales(dtype, options);
   check.memory("input", input, count, dtype);
   check.memory("output", output, count, dtype);
-  if (count > 0 && check.device(input, output))
+  if (count > 0 && check.device(input, output, options))
     return state.device().start(
         device_reduction(check.kind, input, output, count, dtype, op, options));
   const auto call = reduction_of(input, output, count, dtype, op, options);
@@ -247,7 +249,7 @@ Work Communicator::all_gather(const void* input, void* output, std::size_t count
   check.no_scales(options);
   check.memory("input", input, count, dtype);
   check.memory("output", output, count, dtype);
-  if (count > 0 && check.device(input, output))
+  if (count > 0 && check.device(input, output, options))
     return state.device().start(device_copy(check.kind, input, output, count, dtype, -1, options));
   std::vector<std::size_t> counts(static_cast<std::size_t>(state.group->size()), count);
   return start(state, signature_of(CallKind::AllGather, dtype, count), options,
@@ -274,7 +276,7 @@ Work Communicator::all_gather_v(const void* input, void* output,
   const std::size_t own = counts[static_cast<std::size_t>(state.group->rank())];
   check.memory("input", input, own, dtype);
   std::vector<std::size_t> copy(counts.begin(), counts.end());
-  if (total > 0 && check.device(own > 0 ? input : nullptr, output)) {
+  if (total > 0 && check.device(own > 0 ? input : nullptr, output, options)) {
     auto on_device = device_copy(check.kind, input, output, total, dtype, -1, options);
     on_device.receive_counts = std::move(copy);
     return state.device().start(on_device);
@@ -294,7 +296,7 @@ Work Communicator::broadcast(void* data, std::size_t count, DType dtype, int roo
   check.no_scales(options);
   check.peer("root", root);
   check.memory("data", data, count, dtype);
-  if (count > 0 && check.device(data, data))
+  if (count > 0 && check.device(data, data, options))
     return state.device().start(device_copy(check.kind, data, data, count, dtype, root, options));
   const std::size_t bytes = count * element_bytes(dtype);
   return start(
@@ -313,7 +315,7 @@ Work Communicator::reduce(const void* input, void* output, std::size_t count, DT
   check.memory("input", input, count, dtype);
   if (state.group->rank() == root) check.memory("output", output, count, dtype);
   const void* result = state.group->rank() == root ? output : nullptr;
-  if (count > 0 && check.device(input, result)) {
+  if (count > 0 && check.device(input, result, options)) {
     auto on_device = device_reduction(check.kind, input, output, count, dtype, op, options);
     on_device.peer = root;
     return state.device().start(on_device);
@@ -332,7 +334,7 @@ Work Communicator::all_to_all(const void* input, void* output, std::size_t count
   check.no_scales(options);
   check.memory("input", input, count, dtype);
   check.memory("output", output, count, dtype);
-  if (count > 0 && check.device(input, output))
+  if (count > 0 && check.device(input, output, options))
     return state.device().start(device_copy(check.kind, input, output, count, dtype, -1, options));
   std::vector<std::size_t> counts(static_cast<std::size_t>(state.group->size()), count);
   return start(state, signature_of(CallKind::AllToAll, dtype, count), options,
@@ -363,8 +365,8 @@ Work Communicator::all_to_all_v(const void* input, std::span<const std::size_t> 
   const bool sends_any = sum(sends) > 0, receives_any = sum(receives) > 0;
   const bool idle = !sends_any && !receives_any;
   // A rank that has no part in it says by its stream which way the others go.
-  if (idle ? options.stream.handle != nullptr || check.device(input, output)
-           : check.device(sends_any ? input : nullptr, receives_any ? output : nullptr)) {
+  if (idle ? options.stream.handle != nullptr || check.device(input, output, options)
+           : check.device(sends_any ? input : nullptr, receives_any ? output : nullptr, options)) {
     auto on_device = device_copy(check.kind, input, output, 0, dtype, -1, options);
     on_device.send_counts = std::move(sends);
     on_device.receive_counts = std::move(receives);
@@ -385,7 +387,7 @@ Work Communicator::send(const void* data, std::size_t count, DType dtype, int pe
   check.peer("peer", peer);
   if (peer == state.group->rank()) refuse(check.kind, "a rank cannot send to itself");
   check.memory("data", data, count, dtype);
-  if (count > 0 && check.device(data, data)) {
+  if (count > 0 && check.device(data, data, options)) {
     auto on_device = device_copy(check.kind, data, nullptr, count, dtype, peer, options);
     on_device.sending = true;
     return state.device().start(on_device);
@@ -405,7 +407,7 @@ Work Communicator::receive(void* data, std::size_t count, DType dtype, int peer,
   check.peer("peer", peer);
   if (peer == state.group->rank()) refuse(check.kind, "a rank cannot receive from itself");
   check.memory("data", data, count, dtype);
-  if (count > 0 && check.device(data, data))
+  if (count > 0 && check.device(data, data, options))
     return state.device().start(
         device_copy(check.kind, nullptr, data, count, dtype, peer, options));
   const std::size_t bytes = count * element_bytes(dtype);

@@ -42,7 +42,8 @@ TERSUM_API int tersum_comm_abort(tersum_comm_t* comm, const char* reason);
 TERSUM_API int tersum_comm_status(const tersum_comm_t* comm);
 
 /** Bytes that this rank has handed to the transport for other ranks, headers not counted; of calls
- * over peer memory what they have to send at least, of replays nothing. */
+ * over peer memory what they have to send at least, one that is captured included; of replays
+ * nothing. */
 TERSUM_API int tersum_comm_sent_bytes(const tersum_comm_t* comm, uint64_t* bytes);
 
 /** Gives a communicator back; does nothing for NULL. No thread may use it any more. Work that is
@@ -62,7 +63,8 @@ typedef struct tersum_call_options {
   int stream_ordered; /**< not 0: on device memory of ranks of one host the work is done at once,
                        * and the call costs little more than its launch; what comes of it is the
                        * stream's order, and tersum_comm_status() if it fails. The communicator may
-                       * be destroyed when the stream has done it. Elsewhere it changes nothing. */
+                       * be destroyed when the stream has done it. An address that has once been device
+                       * memory is taken to be so still. Elsewhere it changes nothing. */
 } tersum_call_options_t;
 
 #define TERSUM_CALL_OPTIONS_INIT \

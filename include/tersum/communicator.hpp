@@ -28,7 +28,8 @@ struct CallOptions {
   /// Device memory of ranks of one host: nobody will ask the Work, which is done at once, so that
   /// the call costs little more than its launch. What comes of it is the stream's order, and
   /// status() if it fails; the communicator may go when the stream has done it. As in a graph.
-  /// Elsewhere it changes nothing.
+  /// An address that has once been device memory is taken to be so still. Elsewhere it changes
+  /// nothing.
   bool stream_ordered = false;
 };
 
@@ -137,7 +138,8 @@ class Communicator {
   Status status() const;
 
   /// Bytes that this rank has handed to the transport for other ranks since the start, headers not
-  /// counted. Of calls over peer memory what they have to send at least; of replays nothing.
+  /// counted. Of calls over peer memory what they have to send at least, one that is captured
+  /// included; of replays nothing.
   std::uint64_t sent_bytes() const;
 
   const std::shared_ptr<CommunicatorState>& state() const noexcept { return state_; }

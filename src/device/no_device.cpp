@@ -9,6 +9,10 @@ bool is_device_memory(const void*) noexcept {
   return false;
 }
 
+bool is_known_device_memory(const void*) noexcept {
+  return false;
+}
+
 std::shared_ptr<DevicePools> make_device_pools() {
   return nullptr;
 }

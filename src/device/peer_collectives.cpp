@@ -89,15 +89,12 @@ class PeerCollectives final : public DeviceCollectives,
 
   Work start(const DeviceCall& call) override {
     if (const Status failure = group_->failure(); !failure.is_ok()) throw Error(failure);
+    group_->count_sent(sent_elements(call, group_->rank(), group_->size()) *
+                       element_bytes(call.dtype));
     const gpu::StreamView stream(call.stream);
-    if (call.stream_ordered) {  // nobody asks what has become of the ones before
+    if (call.stream_ordered || stream.is_capturing()) {
+      // Nobody asks what has become of the ones before.
       if (const Status status = outcome(); !status.is_ok()) throw Error(status);
-    }
-    const bool captured = stream.is_capturing();
-    if (!captured)
-      group_->count_sent(sent_elements(call, group_->rank(), group_->size()) *
-                         element_bytes(call.dtype));
-    if (captured || call.stream_ordered) {
       const std::lock_guard lock(mutex_);
       check_.begin(call);
       launch(call, stream);

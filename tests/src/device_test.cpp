@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "src/device_checks.hpp"
@@ -60,9 +61,17 @@ TEST_F(Device, StreamOrderedCallsAreKnownByTheirStreamAlone) {
     call(ReduceOp::Sum, 1, true);
     for (int i = 0; i < 41; ++i)  // one that is lost would show; some are of the other kind
       call(ReduceOp::Average, i % 2 == 0 ? 2 : 0.5, i % 10 != 9);
-    for (float& value : expected) value *= 2;
+    std::thread([&] { call(ReduceOp::Average, 2, true); }).join();  // one without a context yet
+    for (float& value : expected) value *= 4;
     EXPECT_EQ(tensor.read(stream), expected);
     EXPECT_TRUE(communicator.status().is_ok());
+    std::vector<float> host(kCount);
+    const CallOptions options{.stream = stream, .stream_ordered = true};
+    EXPECT_EQ(thrown_by([&] {
+                communicator.all_reduce(tensor.data(), host.data(), kCount, DType::Float32,
+                                        ReduceOp::Sum, options);
+              }).code(),
+              Code::InvalidArgument);
   });
 }
 
