@@ -118,7 +118,8 @@ print(os.path.join(list(nvidia.nccl.__path__)[0], 'lib', 'libnccl.so.2'))" 2> /d
       local graph=()
       [ $mode = graph ] && graph=(--graph)
       step "communicators_${mode}_x$ranks" 120 "$build/bench/perf/tersum-perf" allreduce -n "$ranks" --device cuda \
-        "${graph[@]}" "${compare[@]}" --min 1K --max 64M --factor 16 --json "$results/communicators_${mode}_x$ranks.json"
+        "${graph[@]}" "${compare[@]}" --min 1K --max 64M --factor 16 --iterations 300 \
+        --json "$results/communicators_${mode}_x$ranks.json"
     done
   done
   if [ "$(id -u)" -eq 0 ] && command -v ip > /dev/null && command -v tc > /dev/null && [ "$cards" -ge 1 ]; then
