@@ -4,30 +4,31 @@
 
 #include <unordered_map>
 
+#include "cuda/buffer.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/error.hpp"
+#include "tersum/error.hpp"
 
 namespace tersum::gpu {
 namespace {
 
-/// The driver's name for a kernel; good for all devices. Null if there is none.
+constexpr auto kWhat = "launch of a collective";
+
+/// The driver's name for a kernel; good for all devices.
 CUfunction driver_kernel(const void* kernel) {
   thread_local std::unordered_map<const void*, cudaKernel_t> kernels;  // needs no lock
-  const auto [entry, is_new] = kernels.try_emplace(kernel, nullptr);
-  if (is_new && cudaGetKernel(&entry->second, kernel) != cudaSuccess) {
-    cudaGetLastError();
-    entry->second = nullptr;
-  }
-  return reinterpret_cast<CUfunction>(entry->second);
+  cudaKernel_t& known = kernels[kernel];
+  if (known == nullptr) check(cudaGetKernel(&known, kernel), kWhat);
+  return reinterpret_cast<CUfunction>(known);
 }
 
-/// False if the driver cannot do it, or not yet: a thread may be without a context until its first
-/// call of the runtime.
-bool launch_by_driver(const void* kernel, const LaunchShape& shape, StreamView stream,
-                      void** arguments) {
+}  // namespace
+
+void launch_kernel(const void* kernel, const LaunchShape& shape, StreamView stream,
+                   void** arguments) {
   static const auto launch = driver_function<decltype(cuLaunchKernelEx)>("cuLaunchKernelEx");
-  const CUfunction function = launch ? driver_kernel(kernel) : nullptr;
-  if (function == nullptr) return false;
+  if (launch == nullptr)
+    throw Error(Code::Unsupported, "this CUDA driver is older than 12.0: install a newer one");
   CUlaunchAttribute attribute{};
   attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
   attribute.value.programmaticStreamSerializationAllowed = 1;
@@ -39,25 +40,13 @@ bool launch_by_driver(const void* kernel, const LaunchShape& shape, StreamView s
   config.hStream = stream.get();
   config.attrs = &attribute;
   config.numAttrs = shape.early ? 1 : 0;
-  return launch(&config, function, arguments, nullptr) == CUDA_SUCCESS;
-}
-
-}  // namespace
-
-void launch_kernel(const void* kernel, const LaunchShape& shape, StreamView stream,
-                   void** arguments) {
-  if (launch_by_driver(kernel, shape, stream, arguments)) return;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(shape.blocks);
-  config.blockDim = dim3(shape.threads);
-  config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = stream.get();
-  config.attrs = &attribute;
-  config.numAttrs = shape.early ? 1 : 0;
-  check(cudaLaunchKernelExC(&config, kernel, arguments), "launch of a collective");
+  const CUfunction function = driver_kernel(kernel);
+  CUresult result = launch(&config, function, arguments, nullptr);
+  if (result == CUDA_ERROR_INVALID_CONTEXT) {  // this thread has none before its first runtime call
+    check(cudaSetDevice(current_device()), "cudaSetDevice");
+    result = launch(&config, function, arguments, nullptr);
+  }
+  check(static_cast<cudaError_t>(result), kWhat);  // the numbers are the same
 }
 
 }  // namespace tersum::gpu

@@ -11,7 +11,7 @@ struct LaunchShape {
 };
 
 /// Launches a __global__ function with pointers to its arguments, on the current device. Goes
-/// straight to the driver once it knows the kernel: the runtime looks each one up at every launch.
+/// straight to the driver: the runtime looks the kernel up at every launch.
 void launch_kernel(const void* kernel, const LaunchShape& shape, StreamView stream,
                    void** arguments);
 

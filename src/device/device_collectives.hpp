@@ -76,8 +76,8 @@ std::shared_ptr<DevicePools> make_device_pools();
 /// True if `data` is memory of a GPU. False in builds without CUDA and where there is no GPU.
 bool is_device_memory(const void* data) noexcept;
 
-/// The same for calls that cannot spare the time to ask: an address that was in device memory the
-/// last time is taken to be so still. CUDA keeps its addresses for memory of its own.
+/// The same for calls that cannot spare the time to ask the driver: an address that was in device
+/// memory once is taken to be so still.
 bool is_known_device_memory(const void* data) noexcept;
 
 /// Collective: all ranks of the group call it at the same place in their order of calls. For the

@@ -89,12 +89,14 @@ class PeerCollectives final : public DeviceCollectives,
 
   Work start(const DeviceCall& call) override {
     if (const Status failure = group_->failure(); !failure.is_ok()) throw Error(failure);
+    const gpu::StreamView stream(call.stream);
+    const bool is_asked = !call.stream_ordered && !stream.is_capturing();  // what has become of it
+    if (!is_asked) {
+      if (const Status status = outcome(); !status.is_ok()) throw Error(status);
+    }
     group_->count_sent(sent_elements(call, group_->rank(), group_->size()) *
                        element_bytes(call.dtype));
-    const gpu::StreamView stream(call.stream);
-    if (call.stream_ordered || stream.is_capturing()) {
-      // Nobody asks what has become of the ones before.
-      if (const Status status = outcome(); !status.is_ok()) throw Error(status);
+    if (!is_asked) {
       const std::lock_guard lock(mutex_);
       check_.begin(call);
       launch(call, stream);

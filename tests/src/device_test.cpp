@@ -147,6 +147,7 @@ TEST_F(Device, GraphsReplayWhatWasCaptured) {
         .wait();
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t executable = nullptr;
+    const std::uint64_t before = communicator.sent_bytes();
     gpu::check(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "capture");
     EXPECT_TRUE(
         communicator
@@ -160,6 +161,8 @@ TEST_F(Device, GraphsReplayWhatWasCaptured) {
       gpu::check(cudaGraphLaunch(executable, stream.get()), "cudaGraphLaunch");
     }
     EXPECT_EQ(output.read(stream), sum_of(ranks_, kCount));
+    const auto n = static_cast<std::uint64_t>(ranks_);  // the capture counts, replays do not
+    EXPECT_EQ(communicator.sent_bytes() - before, 2 * (n - 1) * kCount / n * sizeof(float));
     cudaGraphExecDestroy(executable);
     cudaGraphDestroy(graph);
   });
