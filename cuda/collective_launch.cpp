@@ -42,7 +42,7 @@ void launch_kernel(const void* kernel, const LaunchShape& shape, StreamView stre
   config.numAttrs = shape.early ? 1 : 0;
   const CUfunction function = driver_kernel(kernel);
   CUresult result = launch(&config, function, arguments, nullptr);
-  if (result == CUDA_ERROR_INVALID_CONTEXT) {  // this thread has none before its first runtime call
+  if (result == CUDA_ERROR_INVALID_CONTEXT) {  // taken off this thread by somebody
     check(cudaSetDevice(current_device()), "cudaSetDevice");
     result = launch(&config, function, arguments, nullptr);
   }

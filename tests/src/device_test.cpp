@@ -61,7 +61,7 @@ TEST_F(Device, StreamOrderedCallsAreKnownByTheirStreamAlone) {
     call(ReduceOp::Sum, 1, true);
     for (int i = 0; i < 41; ++i)  // one that is lost would show; some are of the other kind
       call(ReduceOp::Average, i % 2 == 0 ? 2 : 0.5, i % 10 != 9);
-    std::thread([&] { call(ReduceOp::Average, 2, true); }).join();  // one without a context yet
+    std::thread([&] { call(ReduceOp::Average, 2, true); }).join();  // one that is new to CUDA
     for (float& value : expected) value *= 4;
     EXPECT_EQ(tensor.read(stream), expected);
     EXPECT_TRUE(communicator.status().is_ok());
