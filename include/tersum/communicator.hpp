@@ -58,9 +58,10 @@ struct CallOptions {
 ///   agreed, too. Each all_to_all_v() is such a call.
 /// - All others: calls go through the hosts' memory, cannot be captured, and are checked as those
 ///   on host memory are. Between hosts with several ranks each a difference ends the communicator.
-///   Where several ranks of one process share a GPU, cudaFree() and copies from or to pageable
-///   memory may wait for another rank's stream for ever: free and copy when nothing is under way,
-///   and let CUDA_DEVICE_MAX_CONNECTIONS be more than there are streams.
+///   Where several ranks of one process share a GPU, what waits for another rank may hold up what
+///   that one needs, until the Timeout. Let CUDA_DEVICE_MAX_CONNECTIONS be more than there are
+///   streams, and call cudaFree() and copy from or to pageable memory when nothing is under way;
+///   or give each rank a process.
 class Communicator {
  public:
   /// Joins the job described by `config` and the launcher's variables: blocks until all ranks have

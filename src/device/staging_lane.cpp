@@ -3,10 +3,23 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <mutex>
 
 #include "cuda/error.hpp"
 
 namespace tersum::runtime {
+namespace {
+
+/// The first wait of a new stream: for what is open already. CUDA gives a stream its hardware queue
+/// by then, and with driver 580 two threads that got there at once sometimes got one queue between
+/// them: then a rank waited for ever for one that shares its GPU.
+void pass_once(gpu::StreamView stream, const StreamGate& gate) {
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  gate.hold(stream, 0);
+}
+
+}  // namespace
 
 StagingLane::StagingLane(SlotMemory memory, std::size_t slot_bytes, int slots)
     : stream_(gpu::StreamPriority::High), slot_bytes_(slot_bytes), slots_(slots) {
@@ -15,6 +28,7 @@ StagingLane::StagingLane(SlotMemory memory, std::size_t slot_bytes, int slots)
     pinned_ = gpu::PinnedBuffer(bytes);
   else
     device_ = gpu::DeviceBuffer(bytes);
+  pass_once(stream_, gate_);
 }
 
 Buffer StagingLane::memory() const noexcept {
@@ -80,7 +94,9 @@ void copy_runs(std::byte* slot, std::byte* tensor, std::span<const Run> runs, bo
 
 void OutLane::copy(const Passage& passage, const void* from, std::span<const Run> runs,
                    StreamListener& arrived) {
-  gate_.hold(stream_, passage.ticket - static_cast<StreamGate::Ticket>(slots()));
+  const auto slots = static_cast<StreamGate::Ticket>(this->slots());
+  first_round_ = first_round_ && passage.ticket <= slots;
+  if (!first_round_) gate_.hold(stream_, passage.ticket - slots);
   copy_runs(passage.slot, static_cast<std::byte*>(const_cast<void*>(from)), runs, false, stream_);
   notify(stream_, arrived);
 }

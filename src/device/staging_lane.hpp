@@ -81,6 +81,9 @@ class OutLane : public StagingLane {
   /// The engine needs the slot no more. Any thread, any order, also twice; must be called in the
   /// end.
   void release(const Passage& passage) noexcept { gate_.open(passage.ticket); }
+
+ private:
+  bool first_round_ = true;  // no slot has been used yet that copy() comes to
 };
 
 /// Into a tensor. A slot can be written when the event given to expect() has
