@@ -2,21 +2,29 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <thread>
 
 #include "cuda/error.hpp"
 
 namespace tersum::runtime {
 namespace {
 
-/// The first wait of a new stream: for what is open already. CUDA gives a stream its hardware queue
-/// by then, and with driver 580 two threads that got there at once sometimes got one queue between
-/// them: then a rank waited for ever for one that shares its GPU.
+/// Where there are more streams than queues, a new one may come behind one that is held.
+constexpr std::chrono::seconds kLongestFirstWait{1};
+
+/// The first wait of a new stream, for what is open already, is over before another stream's
+/// begins. With driver 580, of two streams of a GPU that came to their first wait at once one
+/// sometimes stayed behind the other for ever: a rank then waited for one that shares its GPU.
 void pass_once(gpu::StreamView stream, const StreamGate& gate) {
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   gate.hold(stream, 0);
+  const auto begin = std::chrono::steady_clock::now();
+  while (!stream.is_done() && std::chrono::steady_clock::now() - begin < kLongestFirstWait)
+    std::this_thread::yield();
 }
 
 }  // namespace
