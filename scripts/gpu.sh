@@ -114,13 +114,10 @@ print(os.path.join(list(nvidia.nccl.__path__)[0], 'lib', 'libnccl.so.2'))" 2> /d
       --collectives reduce_scatter,all_gather,broadcast,reduce,all_to_all,send_receive
     step "compressed_x$ranks" 120 "$build/bench/compressed_cuda" --ranks "$ranks" "${compare[@]}" \
       --json "$results/compressed_x$ranks.json"
-    for mode in graph eager; do
-      local graph=()
-      [ $mode = graph ] && graph=(--graph)
-      step "communicators_${mode}_x$ranks" 120 "$build/bench/perf/tersum-perf" allreduce -n "$ranks" --device cuda \
-        "${graph[@]}" "${compare[@]}" --min 1K --max 64M --factor 16 --iterations 300 \
-        --json "$results/communicators_${mode}_x$ranks.json"
-    done
+    local perf=("$build/bench/perf/tersum-perf" allreduce -n "$ranks" --device cuda "${compare[@]}" --min 1K --max 64M --factor 16)
+    step "communicators_graph_x$ranks" 120 "${perf[@]}" --graph --iterations 50 \
+      --json "$results/communicators_graph_x$ranks.json"
+    step "communicators_eager_x$ranks" 120 "${perf[@]}" --iterations 300 --json "$results/communicators_eager_x$ranks.json"
   done
   if [ "$(id -u)" -eq 0 ] && command -v ip > /dev/null && command -v tc > /dev/null && [ "$cards" -ge 1 ]; then
     for ranks in 1 2; do
