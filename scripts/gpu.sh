@@ -114,7 +114,8 @@ print(os.path.join(list(nvidia.nccl.__path__)[0], 'lib', 'libnccl.so.2'))" 2> /d
       --collectives reduce_scatter,all_gather,broadcast,reduce,all_to_all,send_receive
     step "compressed_x$ranks" 120 "$build/bench/compressed_cuda" --ranks "$ranks" "${compare[@]}" \
       --json "$results/compressed_x$ranks.json"
-    local perf=("$build/bench/perf/tersum-perf" allreduce -n "$ranks" --device cuda "${compare[@]}" --min 1K --max 64M --factor 16)
+    local perf=("$build/bench/perf/tersum-perf" allreduce -n "$ranks" --device cuda "${compare[@]}"
+      --min 1K --max 64M --factor 16)
     step "communicators_graph_x$ranks" 120 "${perf[@]}" --graph --iterations 50 \
       --json "$results/communicators_graph_x$ranks.json"
     step "communicators_eager_x$ranks" 120 "${perf[@]}" --iterations 300 --json "$results/communicators_eager_x$ranks.json"
