@@ -6,6 +6,7 @@
 #include "cuda/error.hpp"
 #include "src/device/device_slice.hpp"
 #include "src/device/stream_event.hpp"
+#include "src/reduce.hpp"
 
 namespace tersum::runtime {
 namespace {
@@ -74,11 +75,13 @@ void DeviceCodec::copy(void* to, const void* from, std::size_t bytes, cudaMemcpy
 // ---- dense ----
 
 Task<std::span<const std::byte>> DeviceCodec::gather() {
-  const auto gathered = message(count() * element());
+  const std::size_t bytes =
+      job_.partial ? Arithmetic(job_.dtype, job_.op).accumulator_bytes() : element();
+  const auto gathered = message(count() * bytes);
   {
     const gpu::DeviceGuard guard(device_.device());
     for (const Piece& piece : parts())
-      copy(gathered.data() + piece.at * element(), piece.part->data, piece.count * element(),
+      copy(gathered.data() + piece.at * bytes, piece.part->data, piece.count * bytes,
            cudaMemcpyDeviceToHost);
   }
   StreamEvent copied(device_.engine(), device_.events(), device_.device(), stream_);

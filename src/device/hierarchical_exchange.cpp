@@ -21,14 +21,18 @@ std::size_t share_block(const SliceJob& job) {
                              : (kAlignment + block - 1) / std::max<std::size_t>(block, 1) * block;
 }
 
-/// True if the steps work on fp32 values: what is compressed, and 16-bit floats, which would be
+/// True if hosts' sums are fp32 values: of what is compressed, and of 16-bit floats, which would be
 /// rounded in each step.
 bool is_widened(const SliceJob& job) {
   return !job.dense || is_half(job.dtype);
 }
 
-DType step_dtype(const SliceJob& job) {
+DType sum_dtype(const SliceJob& job) {
   return is_widened(job) ? DType::Float32 : job.dtype;
+}
+
+DType result_dtype(const SliceJob& job) {
+  return job.dense ? job.dtype : DType::Float32;
 }
 
 }  // namespace
@@ -106,26 +110,32 @@ bool HierarchicalExchange::go_together(const std::vector<Share>& shares) {
   return true;
 }
 
-/// Where the combined elements are put together, one after the other.
-std::byte* HierarchicalExchange::place_of(DeviceSlice& slice) {
-  if (is_widened(slice.job())) return reinterpret_cast<std::byte*>(slice.values());
+/// Where the hosts' sums are put together, one after the other.
+std::byte* HierarchicalExchange::sums_of(DeviceSlice& slice) {
+  return is_widened(slice.job()) ? reinterpret_cast<std::byte*>(slice.values())
+                                 : results_of(slice);
+}
+
+/// The same of what all hosts have combined.
+std::byte* HierarchicalExchange::results_of(DeviceSlice& slice) {
+  if (!slice.job().dense) return reinterpret_cast<std::byte*>(slice.values());
   return slice.parts().size() == 1 ? slice.job().parts[0].result : slice.elements();
 }
 
-/// The middle step: the share's elements are gradients and results in one.
+/// The middle step: the host's sums of the share are its gradients.
 SliceJob HierarchicalExchange::job_of(const Share& share, DeviceSlice& slice) {
   SliceJob job = slice.job();
   job.parts.clear();
-  job.dtype = step_dtype(job);
-  std::byte* const place = place_of(slice);
-  const std::size_t element = element_bytes(job.dtype);
+  job.dtype = result_dtype(slice.job());
+  job.partial = job.dtype != sum_dtype(slice.job());
+  std::byte *const sums = sums_of(slice), *const results = results_of(slice);
   for (const Piece& piece : share.pieces) {
     SlicePart part = *piece.part;
     part.offset += piece.begin;
     part.context.offset += piece.begin;
     part.count = piece.count;
-    part.result = place + piece.at * element;
-    part.data = part.result;
+    part.data = sums + piece.at * element_bytes(sum_dtype(slice.job()));
+    part.result = results + piece.at * element_bytes(job.dtype);
     job.parts.push_back(part);
   }
   if (job.dense && !job.parts.empty()) {  // nothing but elements: one part
@@ -165,7 +175,7 @@ Status HierarchicalExchange::outcome() {
 
 void HierarchicalExchange::reduce(DeviceSlice& slice, const std::vector<Share>& shares) {
   const SliceJob& job = slice.job();
-  std::byte* const place = place_of(slice);
+  std::byte* const place = sums_of(slice);
   const std::byte* from = place;
   if (is_widened(job))
     from = reinterpret_cast<const std::byte*>(slice.inputs());
@@ -173,7 +183,7 @@ void HierarchicalExchange::reduce(DeviceSlice& slice, const std::vector<Share>& 
     from = job.parts[0].data;
   else
     slice.gather();
-  const DType dtype = step_dtype(job);
+  const DType dtype = sum_dtype(job);
   const std::size_t element = element_bytes(dtype);
   gpu::PeerCommunicator& peers = peers_.peers();
   launch(slice, [&] {
@@ -191,8 +201,8 @@ void HierarchicalExchange::reduce(DeviceSlice& slice, const std::vector<Share>& 
 }
 
 void HierarchicalExchange::gather(DeviceSlice& slice, const std::vector<Share>& shares) {
-  const DType dtype = step_dtype(slice.job());
-  std::byte* const place = place_of(slice);
+  const DType dtype = result_dtype(slice.job());
+  std::byte* const place = results_of(slice);
   const auto place_of_share = [&](const Share& share) {
     return place + share.begin * element_bytes(dtype);
   };
@@ -205,7 +215,7 @@ void HierarchicalExchange::gather(DeviceSlice& slice, const std::vector<Share>& 
       peers.broadcast(share, share, shares[r].count, dtype, static_cast<int>(r), stream_);
     }
   });
-  if (is_widened(slice.job()))
+  if (!slice.job().dense)
     slice.store();
   else if (slice.parts().size() > 1)
     slice.scatter();

@@ -31,8 +31,8 @@ class HierarchicalExchange {
                                                     const std::shared_ptr<Group>& group);
   ~HierarchicalExchange();
 
-  /// True but for averages of integers, which would be rounded in each step. 16-bit floats that are
-  /// not compressed go between the steps as fp32.
+  /// True but for averages of integers, which would be rounded in each step. Sums of 16-bit floats
+  /// that are not compressed are fp32 until the owner of a share between the hosts rounds them.
   static bool suits(const SliceJob& job) noexcept;
 
   /// Combines the slice over all ranks, into its results. [engine]
@@ -59,7 +59,8 @@ class HierarchicalExchange {
   std::vector<Share> shares_of(const SliceJob& job) const;
   const Share& own(const std::vector<Share>& shares) const;
   static bool go_together(const std::vector<Share>& shares);
-  static std::byte* place_of(DeviceSlice& slice);
+  static std::byte* sums_of(DeviceSlice& slice);
+  static std::byte* results_of(DeviceSlice& slice);
   static SliceJob job_of(const Share& share, DeviceSlice& slice);
   /// Kernels on peer memory, behind what is in the slice's stream and before what comes there.
   template <class Kernels>

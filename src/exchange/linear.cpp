@@ -13,7 +13,8 @@ Task<> dense_exchange(Operation& op, const SliceJob& job, SliceCodec& codec) {
   call.count = job.count();
   call.dtype = job.dtype;
   call.op = job.op;
-  Task<> sum = all_reduce(op, call, Algorithm::Direct);
+  Task<> sum = job.partial ? all_reduce_partial(op, call, op.size())
+                           : all_reduce(op, call, Algorithm::Direct);
   co_await sum;
   op.set_stage(Stage::Decompressed);
   Task<> scatter = codec.scatter();

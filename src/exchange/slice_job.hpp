@@ -36,6 +36,7 @@ struct SliceJob {
   std::shared_ptr<const Compressor> compressor;
   std::shared_ptr<const Compressor> reducer;  ///< encodes sums (Recompress)
   bool dense = false;                ///< nothing is compressed: elements travel as they are
+  bool partial = false;              ///< dense: data are accumulators of dtype, sums of hosts
   std::uint32_t slice = 0;           ///< its index in the exchange
   DeviceGradients* device = nullptr;  ///< where the parts' memory is; null: host memory
 

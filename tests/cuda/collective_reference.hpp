@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "cuda/collective_layout.hpp"
 #include "tersum/types.hpp"
 
 namespace tersum::gpu {
@@ -84,7 +85,8 @@ inline std::uint64_t mix_bits(std::uint64_t x) {
   return x ^ (x >> 33);
 }
 
-/// Values of `rank`: floats of both signs and several magnitudes, integers of all bit patterns.
+/// Values of `rank`: floats of both signs and several magnitudes, integers of all bit patterns and
+/// some words that look as if nothing had arrived.
 inline HostTensor make_values(DType dtype, std::size_t count, int rank, std::uint64_t seed) {
   HostTensor tensor(count * element_bytes(dtype));
   with_host_type(dtype, [&]<class T>() {
@@ -96,7 +98,8 @@ inline HostTensor make_values(DType dtype, std::size_t count, int rank, std::uin
         const double size = static_cast<double>(bits >> 40) / 16777216.0 * 2.0 - 1.0;
         value = from_wide<T>(static_cast<Wide<T>>(size * static_cast<double>(1 + bits % 5)));
       } else {
-        value = static_cast<T>(dtype == DType::Bool ? bits & 1 : bits);
+        const bool is_blank = sizeof(T) == 4 && bits % 50 == 0;
+        value = static_cast<T>(dtype == DType::Bool ? bits & 1 : is_blank ? kBlank : bits);
       }
       std::memcpy(tensor.data() + i * sizeof(T), &value, sizeof(T));
     }
