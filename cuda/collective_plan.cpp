@@ -78,6 +78,9 @@ PeerSettings complete_settings(const PeerSettings& wanted, int size) {
   }
   refuse_unless(settings.table.packets_bytes <= kPacketCapacity,
                 "packets hold at most " + std::to_string(kPacketCapacity) + " bytes");
+  refuse_unless(
+      share_bytes(settings.table.packets_two_shot_bytes, size > 2 ? size : 1) <= kPacketCapacity,
+      "packets in two steps hold at most " + std::to_string(kPacketCapacity) + " bytes of a share");
   refuse_unless(settings.table.lines_bytes <= line_capacity(size),
                 "lines hold at most " + std::to_string(line_capacity(size)) + " bytes");
   refuse_unless(
@@ -145,6 +148,12 @@ Algorithm choose_all_reduce(const AlgorithmTable& table, std::size_t bytes, int 
   if (size == 2 && bytes <= table.lines_bytes) return Algorithm::Lines;
   if (size > 2 && share_bytes(bytes, size) <= table.lines_bytes) return Algorithm::LinesTwoShot;
   return bytes <= table.push_bytes ? Algorithm::Push : Algorithm::PushTwoShot;
+}
+
+Algorithm without_idle_step(Algorithm algorithm, int size) noexcept {
+  if (size > 2) return algorithm;
+  if (algorithm == Algorithm::PacketsTwoShot) return Algorithm::Packets;
+  return algorithm == Algorithm::LinesTwoShot ? Algorithm::Lines : algorithm;
 }
 
 Algorithm choose_exchange(const AlgorithmTable& table, std::size_t bytes) noexcept {

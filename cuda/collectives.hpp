@@ -21,9 +21,9 @@ struct Group;
 enum class Algorithm {
   Auto,            ///< by the table in PeerSettings
   Packets,         ///< flags inside the data, everything to everybody: small
-  PacketsTwoShot,  ///< the same in two steps (all-reduce): three and more ranks
+  PacketsTwoShot,  ///< the same in two steps (all-reduce); of one or two ranks: Packets
   Lines,           ///< 120 bytes with one flag, everything to everybody: middle, NVLink only
-  LinesTwoShot,    ///< the same in two steps (all-reduce): three and more ranks
+  LinesTwoShot,    ///< the same in two steps (all-reduce); of one or two ranks: Lines
   Push,            ///< chunks with a flag each, through queues, everything to everybody
   PushTwoShot,     ///< the same as a reduce-scatter and an all-gather (all-reduce)
   CopyEngines,     ///< copy engines carry slices, kernels add; between two ranks: large

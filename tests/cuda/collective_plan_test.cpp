@@ -41,6 +41,17 @@ TEST(CollectivePlan, MoreRanksReduceInTwoSteps) {
   }
 }
 
+TEST(CollectivePlan, PairsHaveNoSecondStepOfCells) {
+  for (const int size : {1, 2, 3}) {
+    const bool pair = size <= 2;
+    EXPECT_EQ(without_idle_step(Algorithm::PacketsTwoShot, size),
+              pair ? Algorithm::Packets : Algorithm::PacketsTwoShot);
+    EXPECT_EQ(without_idle_step(Algorithm::LinesTwoShot, size),
+              pair ? Algorithm::Lines : Algorithm::LinesTwoShot);
+    EXPECT_EQ(without_idle_step(Algorithm::PushTwoShot, size), Algorithm::PushTwoShot);
+  }
+}
+
 TEST(CollectivePlan, TablesKeepWithinWhatTheirFormsHold) {
   for (int size = 1; size <= kMaxPeers; ++size) {
     const AlgorithmTable table = complete_settings({}, size).table;
@@ -57,6 +68,7 @@ TEST(CollectivePlan, RefusesSettingsOutOfRange) {
     EXPECT_THROW(complete_settings(settings, 2), Error);
   };
   refuses([](PeerSettings& s) { s.table.packets_bytes = kPacketCapacity + 1; });
+  refuses([](PeerSettings& s) { s.table.packets_two_shot_bytes = kPacketCapacity + 1; });
   refuses([](PeerSettings& s) { s.table.lines_bytes = line_capacity(2) + 1; });
   refuses([](PeerSettings& s) { s.timeout = std::chrono::milliseconds(-1); });
   refuses([](PeerSettings& s) { s.cell_blocks = kMaxBlocks + 1; });

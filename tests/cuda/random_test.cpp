@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -213,7 +214,12 @@ TEST_F(Random, CollectivesDoAsTheHost) {
           for (int i = 0; i < 60; ++i) {
             const CollectiveCase test =
                 draw_collective(draw, static_cast<std::size_t>(rank.size()));
-            rank.check(test, draw.seed());
+            try {
+              rank.check(test, draw.seed());
+            } catch (const std::exception& error) {
+              throw std::runtime_error("call " + std::to_string(i) + ", " + test.to_string() +
+                                       ": " + error.what());
+            }
           }
         });
   }
