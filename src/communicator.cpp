@@ -96,7 +96,9 @@ void check_timeout(CallKind kind, const CallOptions& options) {
 std::shared_ptr<Operation> make_operation(CommunicatorState& state, const Signature& signature,
                                           const CallOptions& options,
                                           std::shared_ptr<WorkState> work, Operation::Body body) {
-  if (options.stream.handle != nullptr)
+  // Without elements there is nothing that would have to come in a stream's order.
+  const bool has_tensors = signature.count > 0 || signature.kind == CallKind::AllToAllV;
+  if (options.stream.handle != nullptr && has_tensors)
     throw Error(Code::Unsupported,
                 "streams belong to device memory; these tensors are in host memory");
   check_timeout(signature.kind, options);

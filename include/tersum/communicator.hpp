@@ -23,7 +23,7 @@ struct CallOptions {
       1.0;  ///< every result element is multiplied by it last (floating dtypes only unless 1)
   std::chrono::milliseconds timeout{0};  ///< deadline of this call; 0: TERSUM_TIMEOUT_MS
   /// For tensors in device memory: the call is put into this stream, in the order of what is there
-  /// already. Host memory takes none.
+  /// already; without elements there is nothing to put. Host memory takes none.
   Stream stream{};
   /// Device memory of ranks of one host: nobody will ask the Work, which is done at once, so that
   /// the call costs little more than its launch. What comes of it is the stream's order, and

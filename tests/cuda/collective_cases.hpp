@@ -1,6 +1,7 @@
 // One rank of a collective under test, and the cases that every group is put through.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "cuda/buffer.hpp"
@@ -46,11 +47,21 @@ class CollectiveRank {
 
   /// Puts the case's operation into the stream.
   void submit(const CollectiveCase& test, const std::byte* input, std::byte* output);
-  /// Runs the case with fresh values and compares every byte, and those around the output, with
-  /// the host's result. Throws std::runtime_error with what differs.
-  void check(const CollectiveCase& test, std::uint64_t seed);
+  /// Runs the cases with fresh values, one right behind the other, and compares every byte, and
+  /// those around the outputs, with the host's results. Throws std::runtime_error with what
+  /// differs. Each has its part of kCapacity.
+  void check_all(std::span<const CollectiveCase> tests, std::uint64_t seed);
+  void check(const CollectiveCase& test, std::uint64_t seed) { check_all({&test, 1}, seed); }
 
  private:
+  /// Where a case's tensors are.
+  struct Place {
+    std::byte *input, *output;
+  };
+  Place place_of(const CollectiveCase& test, std::size_t offset) const;
+  void copy(void* to, const void* from, std::size_t bytes);
+  void prepare(const CollectiveCase& test, const Place& place, std::uint64_t seed);
+  void compare(const CollectiveCase& test, const Place& place, std::uint64_t seed);
   HostTensor expected(const CollectiveCase& test, std::uint64_t seed) const;
 
   RankRole role_;

@@ -106,31 +106,39 @@ HostTensor CollectiveRank::expected(const CollectiveCase& test, std::uint64_t se
   return result;
 }
 
-void CollectiveRank::check(const CollectiveCase& test, std::uint64_t seed) {
-  const std::size_t element = element_bytes(test.dtype), run = test.count * element;
-  const std::size_t in_runs = input_runs(test.kind, size());
+void CollectiveRank::copy(void* to, const void* from, std::size_t bytes) {
+  gpu::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream().get()), "copy");
+  stream().synchronize();
+}
+
+/// In place: where NCCL's convention has the input within the output or the other way round.
+CollectiveRank::Place CollectiveRank::place_of(const CollectiveCase& test,
+                                               std::size_t offset) const {
+  const std::size_t element = element_bytes(test.dtype);
+  const std::size_t own = test.count * element * static_cast<std::size_t>(rank());
+  offset += kMargin + test.shift * element;
+  Place place{input_.data() + offset, output_.data() + offset};
+  if (!test.in_place) return place;
+  place.output = test.kind == Collective::ReduceScatter ? place.input + own : place.input;
+  if (test.kind == Collective::AllGather) place.input = place.output + own;
+  return place;
+}
+
+void CollectiveRank::prepare(const CollectiveCase& test, const Place& place, std::uint64_t seed) {
+  const std::size_t run = test.count * element_bytes(test.dtype);
   const std::size_t out_bytes = run * output_runs(test.kind, size());
-  const auto own = static_cast<std::size_t>(rank());
-  const HostTensor values = make_values(test.dtype, test.count * in_runs, rank(), seed);
-  // In place: where NCCL's convention has the input within the output or the other way round.
-  std::byte* in = input_.data() + kMargin + test.shift * element;
-  std::byte* out = output_.data() + kMargin + test.shift * element;
-  if (test.in_place) {
-    out = test.kind == Collective::ReduceScatter ? in + own * run : in;
-    if (test.kind == Collective::AllGather) in = out + own * run;
-  }
-  const auto copy = [&](void* to, const void* from, std::size_t bytes) {
-    gpu::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream().get()), "copy");
-    stream().synchronize();
-  };
   std::fill_n(host_.data(), out_bytes + 2 * kMargin, kPoison);
-  copy(out - kMargin, host_.data(), out_bytes + 2 * kMargin);
+  copy(place.output - kMargin, host_.data(), out_bytes + 2 * kMargin);
+  const HostTensor values =
+      make_values(test.dtype, test.count * input_runs(test.kind, size()), rank(), seed);
   std::copy(values.begin(), values.end(), host_.data());
-  copy(in, host_.data(), values.size());
-  submit(test, in, out);
-  copy(host_.data(), out - kMargin, out_bytes + 2 * kMargin);
-  const Status status = communicator_->status();
-  if (!status.is_ok()) throw std::runtime_error(test.to_string() + ": " + status.to_string());
+  copy(place.input, host_.data(), values.size());
+}
+
+void CollectiveRank::compare(const CollectiveCase& test, const Place& place, std::uint64_t seed) {
+  const std::size_t element = element_bytes(test.dtype);
+  const std::size_t out_bytes = test.count * element * output_runs(test.kind, size());
+  copy(host_.data(), place.output - kMargin, out_bytes + 2 * kMargin);
   const bool reads_back = test.kind != Collective::Reduce || rank() == test.root || !test.in_place;
   const HostTensor wanted = expected(test, seed);
   for (std::size_t i = 0; i < wanted.size() && reads_back; ++i) {
@@ -143,6 +151,25 @@ void CollectiveRank::check(const CollectiveCase& test, std::uint64_t seed) {
       throw std::runtime_error(test.to_string() + ": wrote beside its output");
     }
   }
+}
+
+void CollectiveRank::check_all(std::span<const CollectiveCase> tests, std::uint64_t seed) {
+  const std::size_t room = kCapacity / tests.size() / 256 * 256;
+  std::vector<Place> places;
+  for (std::size_t i = 0; i < tests.size(); ++i) {
+    places.push_back(place_of(tests[i], i * room));
+    prepare(tests[i], places[i], seed + i);
+  }
+  std::string names;
+  for (std::size_t i = 0; i < tests.size(); ++i) {
+    submit(tests[i], places[i].input, places[i].output);
+    names += (i > 0 ? ", " : "") + tests[i].to_string();
+  }
+  const cudaError_t ended = cudaStreamSynchronize(stream().get());
+  gpu::check(ended, names.c_str());
+  const Status status = communicator_->status();
+  if (!status.is_ok()) throw std::runtime_error(names + ": " + status.to_string());
+  for (std::size_t i = 0; i < tests.size(); ++i) compare(tests[i], places[i], seed + i);
 }
 
 void check_everything(CollectiveRank& rank, Algorithm algorithm, Algorithm all_reduce_algorithm) {

@@ -7,11 +7,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <random>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "conformance/draw.hpp"
 #include "cuda/collective_cases.hpp"
 #include "cuda/compressed_support.hpp"
 #include "cuda/device.hpp"
@@ -21,58 +20,8 @@
 namespace tersum::gpu::test {
 namespace {
 
-class Draw {
- public:
-  explicit Draw(std::uint64_t number)
-      : generator_(mix_bits(number + 1000 * static_cast<std::uint64_t>(
-                                                testing::UnitTest::GetInstance()->random_seed()))) {
-  }
-
-  /// 0 ... n - 1.
-  std::size_t below(std::size_t n) { return generator_() % n; }
-  bool one_in(std::size_t n) { return below(n) == 0; }
-  /// 1 ... most, small and large ones alike.
-  std::size_t size_up_to(std::size_t most) {
-    const double exponent = static_cast<double>(below(1 << 20)) / (1 << 20);
-    return static_cast<std::size_t>(std::pow(static_cast<double>(most), exponent));
-  }
-  template <class T>
-  T of(std::initializer_list<T> choices) {
-    return choices.begin()[below(choices.size())];
-  }
-  unsigned seed() { return static_cast<unsigned>(generator_()); }
-
- private:
-  std::mt19937_64 generator_;
-};
-
-std::string draw_spec(Draw& draw) {
-  std::string spec = draw.of<const char*>({"fp16", "bf16", "topk", "randomk", "qint", "sign"});
-  const bool sparse = spec == "topk" || spec == "randomk";
-  const bool blocks = spec == "qint" || spec == "sign";
-  bool feeds_back = draw.below(3) > 0;
-  if (sparse && draw.one_in(2))
-    spec += ":k=" + std::to_string(draw.size_up_to(100'000));
-  else if (sparse)
-    spec += ":ratio=" + std::to_string(static_cast<double>(1 + draw.size_up_to(100'000)) / 100'001);
-  if (spec.starts_with("randomk") && draw.one_in(4)) spec += ",scale=unbiased", feeds_back = false;
-  if (blocks) {
-    const std::size_t block = draw.one_in(2) ? 32 * draw.size_up_to(2048) : 32u << draw.below(6);
-    spec += ":block=" + std::to_string(block);
-  }
-  if (spec.starts_with("qint"))
-    spec += ",bits=" + std::to_string(2 + draw.below(7)) +
-            ",rounding=" + draw.of<const char*>({"nearest", "stochastic"});
-  if (feeds_back) spec += "+ef";
-  if (feeds_back && draw.one_in(2)) spec += "+momentum=0." + std::to_string(draw.below(100));
-  return spec;
-}
-
-std::size_t draw_count(Draw& draw, std::size_t block, std::size_t most) {
-  if (draw.one_in(4) && block > 0) return std::min(most, block * draw.below(5) + draw.below(3));
-  if (draw.one_in(8)) return draw.below(5);
-  return draw.size_up_to(most);
-}
+using tersum::test::Draw;
+using tersum::test::draw_spec;
 
 /// Runs of several kinds and magnitudes.
 Floats draw_input(Draw& draw, std::size_t count) {
@@ -100,7 +49,7 @@ void compare_with_cpu(Draw& draw) {
   const std::string spec = draw_spec(draw);
   const auto compressor = make_compressor(spec);
   const std::size_t block = compressor->traits().block_count;
-  const std::size_t count = draw_count(draw, block, draw.one_in(8) ? 3'000'000 : 100'000);
+  const std::size_t count = draw.count_up_to(draw.one_in(8) ? 3'000'000 : 100'000, block);
   SCOPED_TRACE(spec + ", " + std::to_string(count) + " elements");
   Bench bench(spec, count, draw.below(4));
   bench.make_state(count);
@@ -170,7 +119,7 @@ CollectiveCase draw_collective(Draw& draw, std::size_t ranks) {
     test.op = static_cast<ReduceOp>(draw.below(kReduceOpCount));
   } while (test.dtype == DType::Bool && test.op == ReduceOp::Average);
   if (is_floating(test.dtype) && draw.one_in(2)) test.scales = {0.3, 1.7};
-  const std::size_t most = draw.one_in(6) ? 8 << 20 : 400'000;
+  const std::size_t most = draw.one_in(6) ? 6 << 20 : 400'000;
   test.count = draw.size_up_to(most / ranks / element_bytes(test.dtype));
   test.root = static_cast<int>(draw.below(ranks));
   test.shift = draw.below(17);
@@ -211,15 +160,11 @@ TEST_F(Random, CollectivesDoAsTheHost) {
           return CollectiveRank(role, gpus, settings);
         },
         [](CollectiveRank& rank, Draw& draw) {
-          for (int i = 0; i < 60; ++i) {
-            const CollectiveCase test =
-                draw_collective(draw, static_cast<std::size_t>(rank.size()));
-            try {
-              rank.check(test, draw.seed());
-            } catch (const std::exception& error) {
-              throw std::runtime_error("call " + std::to_string(i) + ", " + test.to_string() +
-                                       ": " + error.what());
-            }
+          for (int i = 0; i < 20; ++i) {
+            std::vector<CollectiveCase> calls(1 + draw.below(6));
+            for (CollectiveCase& call : calls)
+              call = draw_collective(draw, static_cast<std::size_t>(rank.size()));
+            rank.check_all(calls, draw.seed());
           }
         });
   }
@@ -240,7 +185,7 @@ TEST_F(Random, CompressedAllReducesDoAsTheHost) {
           for (int i = 0; i < 12; ++i) {
             CompressedCase test{draw_spec(draw)};
             const std::size_t block = make_compressor(test.spec)->traits().block_count;
-            test.count = draw_count(draw, block, draw.one_in(6) ? 1'000'000 : 60'000);
+            test.count = draw.count_up_to(draw.one_in(6) ? 1'000'000 : 60'000, block);
             test.input = input_kinds()[draw.below(input_kinds().size())];
             test.op = draw.of({ReduceOp::Sum, ReduceOp::Average});
             test.shift = draw.below(4);

@@ -163,6 +163,25 @@ TEST_F(Arguments, NullIsFineForNothing) {
   });
 }
 
+TEST_F(Arguments, AStreamIsFineForNothing) {
+  each_rank(2, [&](int rank) {
+    Communicator& mine = world[static_cast<std::size_t>(rank)];
+    const std::vector<std::size_t> none{0, 0};
+    CallOptions options;
+    options.stream.handle = &options;
+    const auto sum = ReduceOp::Sum;
+    EXPECT_TRUE(succeeds(mine.all_reduce(nullptr, nullptr, 0, fp32, sum, options)));
+    EXPECT_TRUE(succeeds(mine.reduce_scatter(nullptr, nullptr, 0, fp32, sum, options)));
+    EXPECT_TRUE(succeeds(mine.all_gather(nullptr, nullptr, 0, fp32, options)));
+    EXPECT_TRUE(succeeds(mine.all_gather_v(nullptr, nullptr, none, fp32, options)));
+    EXPECT_TRUE(succeeds(mine.broadcast(nullptr, 0, fp32, 0, options)));
+    EXPECT_TRUE(succeeds(mine.reduce(nullptr, nullptr, 0, fp32, sum, 1, options)));
+    EXPECT_TRUE(succeeds(mine.all_to_all(nullptr, nullptr, 0, fp32, options)));
+    EXPECT_TRUE(succeeds(rank == 0 ? mine.send(nullptr, 0, fp32, 1, options)
+                                   : mine.receive(nullptr, 0, fp32, 0, options)));
+  });
+}
+
 TEST(EmptyCommunicator, RefusesEverything) {
   Communicator c;
   float x = 0;
