@@ -139,21 +139,22 @@ std::size_t lay_out(Group& group, const PeerSettings& settings, int rank, int si
   return end;
 }
 
+Algorithm without_idle_step(Algorithm algorithm, int size) noexcept {
+  if (size > 2) return algorithm;
+  if (algorithm == Algorithm::PacketsTwoShot) return Algorithm::Packets;
+  return algorithm == Algorithm::LinesTwoShot ? Algorithm::Lines : algorithm;
+}
+
 Algorithm choose_all_reduce(const AlgorithmTable& table, std::size_t bytes, int size) noexcept {
   if (table.copy_engines_bytes != 0 && bytes >= table.copy_engines_bytes) {
     return Algorithm::CopyEngines;
   }
   if (bytes <= table.packets_bytes) return Algorithm::Packets;
-  if (bytes <= table.packets_two_shot_bytes) return Algorithm::PacketsTwoShot;
+  if (bytes <= table.packets_two_shot_bytes)
+    return without_idle_step(Algorithm::PacketsTwoShot, size);
   if (size == 2 && bytes <= table.lines_bytes) return Algorithm::Lines;
   if (size > 2 && share_bytes(bytes, size) <= table.lines_bytes) return Algorithm::LinesTwoShot;
   return bytes <= table.push_bytes ? Algorithm::Push : Algorithm::PushTwoShot;
-}
-
-Algorithm without_idle_step(Algorithm algorithm, int size) noexcept {
-  if (size > 2) return algorithm;
-  if (algorithm == Algorithm::PacketsTwoShot) return Algorithm::Packets;
-  return algorithm == Algorithm::LinesTwoShot ? Algorithm::Lines : algorithm;
 }
 
 Algorithm choose_exchange(const AlgorithmTable& table, std::size_t bytes) noexcept {

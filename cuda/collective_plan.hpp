@@ -22,13 +22,13 @@ PeerSettings complete_settings(const PeerSettings& wanted, int size);
 /// Fills in `group`'s geometry and returns the bytes of an arena.
 std::size_t lay_out(Group& group, const PeerSettings& settings, int rank, int size);
 
+/// Of one or two ranks, cells in two steps are cells in one: a second step has no place in memory
+/// there and saves no bytes.
+Algorithm without_idle_step(Algorithm algorithm, int size) noexcept;
 /// By the table.
 Algorithm choose_all_reduce(const AlgorithmTable& table, std::size_t bytes, int size) noexcept;
 /// The same for collectives other than all-reduce, in which one rank's run has `bytes`.
 Algorithm choose_exchange(const AlgorithmTable& table, std::size_t bytes) noexcept;
-/// Of one or two ranks, cells in two steps are cells in one: a second step has no place in memory
-/// there and saves no bytes.
-Algorithm without_idle_step(Algorithm algorithm, int size) noexcept;
 
 /// Error InvalidArgument for scales of integers, scales that are not finite, averages of bool.
 Arithmetic checked_arithmetic(DType dtype, ReduceOp op, const Scales& scales);

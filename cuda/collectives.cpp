@@ -224,8 +224,7 @@ std::size_t PeerCommunicator::memory_bytes() const noexcept {
 }
 
 Algorithm PeerCommunicator::all_reduce_algorithm(std::size_t bytes) const noexcept {
-  const Algorithm chosen = choose_all_reduce(state_->settings.table, bytes, size());
-  return without_idle_step(chosen, size());
+  return choose_all_reduce(state_->settings.table, bytes, size());
 }
 
 void PeerCommunicator::all_reduce(const void* input, void* output, std::size_t count, DType dtype,
@@ -236,8 +235,8 @@ void PeerCommunicator::all_reduce(const void* input, void* output, std::size_t c
   if (count == 0) return;
   const std::uint64_t bytes = count * element_bytes(dtype);
   Exchange exchange = new_exchange(input, output, arithmetic);
-  if (algorithm == Algorithm::Auto) algorithm = all_reduce_algorithm(bytes);
-  algorithm = without_idle_step(algorithm, size());
+  algorithm = algorithm == Algorithm::Auto ? all_reduce_algorithm(bytes)
+                                           : without_idle_step(algorithm, size());
   exchange.combine = true;
   if (is_two_shot(algorithm)) {
     const std::uint64_t share = share_bytes(bytes, size());

@@ -79,7 +79,7 @@ cards=$(nvidia-smi -L 2> /dev/null | wc -l)
 tests() {
   # What one GPU is enough for, in parts side by side; then what measures how fast failures are noticed, alone.
   local single='All/TwinBytes*:BufferPool*:Foundation*:Gather*:GpuError*:Layouts/*:NcclLoader*:TopKTwin*:TwinCalls*'
-  single+=':TwinRegistry*:CollectivePlan*:CompressedPlan*'
+  single+=':TwinRegistry*:CollectivePlan*:CompressedPlan*:Random.Twins*'
   local parts=6 part pids=() start=$SECONDS
   for ((part = 0; part < parts; ++part)); do
     CUDA_VISIBLE_DEVICES=$((part % (cards > 0 ? cards : 1))) GTEST_TOTAL_SHARDS=$parts GTEST_SHARD_INDEX=$part \

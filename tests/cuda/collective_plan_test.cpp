@@ -49,6 +49,10 @@ TEST(CollectivePlan, PairsHaveNoSecondStepOfCells) {
     EXPECT_EQ(without_idle_step(Algorithm::LinesTwoShot, size),
               pair ? Algorithm::Lines : Algorithm::LinesTwoShot);
     EXPECT_EQ(without_idle_step(Algorithm::PushTwoShot, size), Algorithm::PushTwoShot);
+    AlgorithmTable table;
+    table.packets_two_shot_bytes = kKiB;
+    EXPECT_EQ(choose_all_reduce(table, kKiB, size),
+              pair ? Algorithm::Packets : Algorithm::PacketsTwoShot);
   }
 }
 

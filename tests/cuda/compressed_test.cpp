@@ -23,7 +23,8 @@ using std::chrono::milliseconds;
 PeerSettings test_settings() {
   PeerSettings settings;
   settings.timeout = milliseconds(4'000);
-  settings.push_blocks = 16;  // ranks that share a GPU must fit on it together
+  settings.cell_blocks = 16;  // ranks that share a GPU must fit on it together
+  settings.push_blocks = 16;
   return settings;
 }
 

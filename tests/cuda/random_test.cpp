@@ -57,9 +57,9 @@ void compare_with_cpu(Draw& draw) {
   for (std::size_t step = 0, steps = 1 + draw.below(4); step < steps; ++step) {
     const Floats input = draw_input(draw, count);
     const bool whole = block == 0 || draw.one_in(2);
-    for (std::size_t begin = 0, end = 0; begin < count || begin + end == 0; begin = end) {
-      end = count;
-      if (!whole && count > begin)
+    std::size_t begin = 0, end = count;
+    do {
+      if (!whole)
         end = std::min(count, begin + block * (1 + draw.below(1 + (count - begin) / block)));
       const auto part = std::span(input).subspan(begin, end - begin);
       const SliceContext context{draw.seed(), step, draw.seed(), begin,
@@ -77,8 +77,8 @@ void compare_with_cpu(Draw& draw) {
                   bits_of_sums(sum));
       ASSERT_TRUE(bits(bench.clear_sent(payload, before, context)) == bits(cleared));
       ASSERT_TRUE(bench.status().is_ok());
-      if (end == count) break;
-    }
+      begin = end;
+    } while (begin < count);
     const bool keeps = draw.below(4) > 0;
     keeps ? bench.state()->commit(bench.stream()) : bench.state()->rollback();
     if (!state) continue;

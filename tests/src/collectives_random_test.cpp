@@ -36,8 +36,7 @@ TEST(RandomCollectives, GiveTheSameOnAllRanks) {
       SCOPED_TRACE(config.algorithm);
       Draw draw(number + 1000);
       HostMemory memory;
-      RandomCalls calls(world[static_cast<std::size_t>(rank)], draw, memory, {});
-      for (int round = 0; round < 12; ++round) calls.make(1 + draw.below(6));
+      RandomCalls::make_rounds(world[static_cast<std::size_t>(rank)], draw, memory, {});
     });
     if (HasFatalFailure()) return;
   }

@@ -63,8 +63,7 @@ TEST(DeviceRandom, CollectivesGiveWhatIsExpected) {
       DeviceMemory memory(stream);
       Communicator& communicator = world[static_cast<std::size_t>(rank)];
       communicator.barrier().wait();  // nobody allocates while others wait
-      RandomCalls calls(communicator, draw, memory, {.stream = stream.view()});
-      for (int round = 0; round < 12; ++round) calls.make(1 + draw.below(6));
+      RandomCalls::make_rounds(communicator, draw, memory, {.stream = stream.view()});
       communicator.barrier().wait();
     });
     if (HasFatalFailure()) return;
@@ -76,10 +75,8 @@ TEST(DeviceRandom, GradientsGiveTheBitsOfTheHost) {
   for (std::uint64_t number = 0; number < 20; ++number) {
     SCOPED_TRACE("case " + std::to_string(number));
     Draw draw(number);
-    const Model model = draw_model(draw);
-    const ExchangeOptions options = draw_options(draw);
-    SCOPED_TRACE(*options.compressor + ", " + *options.compressor_rules + ", slices of " +
-                 std::to_string(*options.slice_bytes));
+    const auto [model, options, about] = draw_exchange(draw);
+    SCOPED_TRACE(about);
     World world = draw_world(draw);
     const std::uint64_t steps = 1 + draw.below(3);
     const auto expected = train(world, model, options, steps);

@@ -37,4 +37,17 @@ inline ExchangeOptions draw_options(Draw& draw) {
   return options;
 }
 
+struct DrawnExchange {
+  Model model;
+  ExchangeOptions options;
+  std::string about;  ///< for messages
+};
+
+inline DrawnExchange draw_exchange(Draw& draw) {
+  DrawnExchange drawn{draw_model(draw), draw_options(draw), {}};
+  drawn.about = *drawn.options.compressor + ", " + *drawn.options.compressor_rules +
+                ", slices of " + std::to_string(*drawn.options.slice_bytes);
+  return drawn;
+}
+
 }  // namespace tersum::test

@@ -46,10 +46,8 @@ TEST(RandomExchange, EqualsTheSerialReferenceOnAllRanks) {
   for (std::uint64_t number = 0; number < 40; ++number) {
     SCOPED_TRACE("case " + std::to_string(number));
     Draw draw(number);
-    const Model model = draw_model(draw);
-    const ExchangeOptions options = draw_options(draw);
-    SCOPED_TRACE(*options.compressor + ", " + *options.compressor_rules + ", slices of " +
-                 std::to_string(*options.slice_bytes));
+    const auto [model, options, about] = draw_exchange(draw);
+    SCOPED_TRACE(about);
     World world = make_world(1 + static_cast<int>(draw.below(5)));
     const auto results = train(world, model, options, 1 + draw.below(3), draw.one_in(2));
     expect_reference(results, model, options);

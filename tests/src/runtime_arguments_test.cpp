@@ -146,6 +146,9 @@ TEST_F(Arguments, ANegativeTimeoutAndAStream) {
   options.stream.handle = &options;
   EXPECT_EQ(thrown_by([&] { c.all_reduce(in, out, 1, fp32, ReduceOp::Sum, options); }).code(),
             Code::Unsupported);
+  const std::vector<std::size_t> ones{1, 1};
+  EXPECT_EQ(thrown_by([&] { c.all_to_all_v(in, ones, out, ones, fp32, options); }).code(),
+            Code::Unsupported);
 }
 
 TEST_F(Arguments, NullIsFineForNothing) {
