@@ -113,9 +113,14 @@ class RandomCalls {
     } while (!has_meaning(dtype_, op_));
     shift_ = draw_.below(5);
     const auto ranks = static_cast<std::size_t>(size());
+    static constexpr const char* kNames[] = {"all_reduce",   "reduce_scatter", "all_gather",
+                                             "all_gather_v", "broadcast",      "reduce",
+                                             "all_to_all",   "all_to_all_v",   "neighbours"};
+    const std::size_t kind = draw_.below(std::size(kNames));
+    const bool one_run = kind == 0 || kind == 4 || kind == 5 || kind == 8;
     const bool large =
         draw_.one_in(6) && !std::exchange(has_large_, true);  // there is room for one
-    const std::size_t bytes = (large ? std::size_t{4} << 20 : 100'000) / ranks;
+    const std::size_t bytes = (large ? std::size_t{4} << 20 : 400'000) / (one_run ? 1 : ranks);
     count_ = draw_.one_in(9) ? 0 : draw_.size_up_to(bytes / element_bytes(dtype_));
     root_ = static_cast<int>(draw_.below(ranks));
     in_place_ = draw_.one_in(2);
@@ -124,10 +129,6 @@ class RandomCalls {
       call_.pre_scale = 0.5;
       call_.post_scale = 3;
     }
-    static constexpr const char* kNames[] = {"all_reduce",   "reduce_scatter", "all_gather",
-                                             "all_gather_v", "broadcast",      "reduce",
-                                             "all_to_all",   "all_to_all_v",   "neighbours"};
-    const std::size_t kind = draw_.below(std::size(kNames));
     name_ = std::string(kNames[kind]) + " " + std::to_string(count_) + " " +
             std::string(to_string(dtype_)) + " " + std::string(to_string(op_)) + " root " +
             std::to_string(root_) + (in_place_ ? " in place" : "");
