@@ -48,12 +48,12 @@ Variant parse_variant(const std::string& text) {
       settings.slot_bytes = parse_bytes(value);
     } else if (key == "slots") {
       settings.slots = number;
-    } else if (key == "slice_bytes") {
-      settings.slice_bytes = parse_bytes(value);
-    } else if (key == "slices") {
-      settings.slices = number;
-    } else if (key == "slice_blocks") {
-      settings.slice_blocks = number;
+    } else if (key == "staging_bytes") {
+      settings.staging_bytes = parse_bytes(value);
+    } else if (key == "head_bytes") {
+      settings.head_bytes = parse_bytes(value);
+    } else if (key == "staging_blocks") {
+      settings.staging_blocks = number;
     } else {
       refuse("no setting " + key);
     }

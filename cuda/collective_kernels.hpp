@@ -33,23 +33,19 @@ void launch_push(const Group& group, const Exchange& exchange, DType dtype, int 
 
 /// Fills staging memory, a multiple of 16 bytes, with kBlank.
 void launch_make_blank(std::byte* staging, std::size_t bytes, StreamView stream);
-/// Waits until the peer has taken all slices of earlier operations and `used` of this one.
-void launch_slot_wait(const Group& group, std::uint32_t used, StreamView stream);
-/// Tells the peer that one more slice is whole, behind a copy in `stream`.
-void launch_slice_signal(const Group& group, StreamView stream);
-/// Copies a slice whose beginning is no multiple of 4 bytes.
-void launch_slice_copy(std::byte* to, const std::byte* from, std::uint64_t bytes, DType dtype,
-                       StreamView stream);
-/// Takes the peer's slices out of the staging memory as they arrive,
-/// and ends when the peer has taken all of this rank's.
-void launch_slices(const Group& group, const SliceExchange& exchange, DType dtype, int blocks,
-                   StreamView stream);
+/// Does what a copy engine does, for what begins at no multiple of 4 bytes.
+void launch_copy(std::byte* to, const std::byte* from, std::uint64_t bytes, DType dtype,
+                 StreamView stream);
+/// Stores the head of a piece at the peer, takes the peer's piece out of the staging memory as it
+/// arrives, and ends when the peer has taken this rank's.
+void launch_piece(const Group& group, const PieceExchange& exchange, DType dtype, int blocks,
+                  StreamView stream);
 
 /// Loads all kernels of the collectives onto the current device. Otherwise CUDA loads each at its
 /// first launch, which may wait for kernels that are running, and those may wait for peers.
 void load_packet_kernels();
 void load_line_kernels();
 void load_push_kernels();
-void load_slice_kernels();
+void load_staging_kernels();
 
 }  // namespace tersum::gpu

@@ -12,7 +12,7 @@ namespace tersum::gpu {
 inline constexpr int kMaxPeers = 8;
 /// Most blocks of one collective kernel.
 inline constexpr int kMaxBlocks = 128;
-/// Most slots of the staging memory for copy engines, and of a queue.
+/// Most slots of a queue.
 inline constexpr int kMaxSlots = 64;
 /// Threads of each of the two roles (send, receive) in a push kernel's block.
 inline constexpr int kRoleThreads = 256;
@@ -27,15 +27,17 @@ struct alignas(32) Flag {
 };
 
 /// Head of each rank's arena, the memory that all peers see. Flags only ever grow (modulo 2^32) and
-/// are written by one peer each, which the last index names.
+/// are written by one peer each, which the last index of kMaxPeers names; those for pieces are of
+/// groups of two.
 struct Board {
   Flag present[kMaxPeers];              ///< operation in cells that the peer has begun
   Flag full[kMaxBlocks][kMaxPeers];     ///< chunks that the peer has put into the queue here
   Flag emptied[kMaxBlocks][kMaxPeers];  ///< chunks that the peer has taken out of its queue
-  Flag slice_full[kMaxPeers];           ///< slices of the peer that are here, but for last ones
-  Flag run_full[kMaxPeers];             ///< runs of the peer that are here to their last slice
-  Flag slice_emptied[kMaxPeers];        ///< slices from here that the peer has taken
-  Flag chunks_left[kMaxBlocks];         ///< chunks from here that have arrived at the peer
+  Flag peer_failed;                     ///< not 0: what copy engines bring from there is worthless
+  Flag piece_full;                      ///< pieces of the peer that are here, but for heads
+  Flag head_full[kMaxBlocks];           ///< pieces whose head is here, the part of the peer's block
+  Flag piece_emptied[kMaxBlocks];       ///< pieces from here that the peer's block has taken
+  Flag chunks_left[kMaxBlocks];         ///< chunks from here that have arrived at the peer's block
 };
 
 /// Counters of one rank, in its own device memory: they survive from one operation, or replay of a
@@ -45,15 +47,11 @@ struct Progress {
   std::uint32_t cells[kMaxBlocks];  ///< tag of the last operation in cells, the same in all entries
   std::uint32_t sent[kMaxBlocks][kMaxPeers];      ///< chunks put into a peer's queue
   std::uint32_t received[kMaxBlocks][kMaxPeers];  ///< chunks taken out of a peer's queue here
-  std::uint32_t slices_sent;                      ///< before this operation
-  std::uint32_t slices_signalled;                 ///< to the peer, as whole
-  std::uint32_t slices_received;                  ///< and taken
-  std::uint32_t run_number;                       ///< of the next run that is sent; the first is 1
-  std::uint32_t runs_received;                    ///< and taken
-  std::uint32_t slice_taken[kMaxSlots];           ///< blocks that have taken their part of a slice
-  std::uint32_t chunks_arrived[kMaxBlocks];       ///< of slices, at this rank
-  std::uint32_t chunks_left[kMaxBlocks];          ///< of slices, at the peer
-  std::uint32_t finished_blocks;                  ///< of the kernel that takes slices
+  std::uint32_t piece_number;                     ///< of the next piece sent; the first is 1
+  std::uint32_t pieces_sent[kMaxBlocks];          ///< as a block has counted them
+  std::uint32_t pieces_received[kMaxBlocks];      ///< and a block's part taken
+  std::uint32_t chunks_arrived[kMaxBlocks];       ///< of pieces, at a block of this rank
+  std::uint32_t chunks_left[kMaxBlocks];          ///< of pieces, at the peer's block
 };
 
 /// Between host and device, in page-locked memory.
@@ -84,7 +82,7 @@ struct Group {
   std::uint64_t queue_offset;  ///< in the arena: [block][source][slot] bytes
   std::uint32_t slot_bytes;
   std::uint32_t slots;
-  std::uint64_t slices_offset;  ///< in the arena: staging memory of copy-engine slices
+  std::uint64_t staging_offset;  ///< in the arena: where copy engines put pieces
 };
 
 /// A run of bytes in a tensor.
@@ -118,32 +116,35 @@ struct Exchange {
 /// type that no arithmetic makes, and no likely integer.
 inline constexpr std::uint32_t kBlank = 0xff8db35au;
 
-/// How a run is cut into slices, and the staging memory into slots for them.
-struct SliceShape {
-  std::uint64_t slice_bytes;  ///< at most, a multiple of 1 MiB
-  std::uint32_t slots;
+/// How a run is cut into pieces for copy engines. The staging memory holds one.
+struct PieceShape {
+  std::uint64_t piece_bytes;  ///< at most, a multiple of 1 MiB
+  std::uint64_t head_bytes;   ///< at most
 
-  /// Slice `index` of a run.
-  constexpr Range slice(std::uint64_t run_bytes, std::uint32_t index) const {
-    const std::uint64_t begin = index * slice_bytes;
+  /// Piece `index` of a run.
+  constexpr Range piece(std::uint64_t run_bytes, std::uint32_t index) const {
+    const std::uint64_t begin = index * piece_bytes;
     if (begin >= run_bytes) return {run_bytes, 0};
-    return {begin, slice_bytes < run_bytes - begin ? slice_bytes : run_bytes - begin};
+    return {begin, piece_bytes < run_bytes - begin ? piece_bytes : run_bytes - begin};
   }
   constexpr std::uint32_t count(std::uint64_t run_bytes) const {
-    return static_cast<std::uint32_t>((run_bytes + slice_bytes - 1) / slice_bytes);
+    return static_cast<std::uint32_t>((run_bytes + piece_bytes - 1) / piece_bytes);
   }
-  constexpr std::uint32_t slot(std::uint32_t index) const { return index % slots; }
-  /// True if the slot of slice `index` has held another one of the same operation.
-  constexpr bool reuses_slot(std::uint32_t index) const { return index >= slots; }
+  /// How much of a piece of `bytes` the kernel stores while the copy engine starts.
+  constexpr std::uint64_t head(std::uint64_t bytes) const {
+    constexpr std::uint64_t kUnit = 64 * 1024;
+    return (head_bytes < bytes / 8 ? head_bytes : bytes / 8) / kUnit * kUnit;
+  }
 };
 
-/// One rank's part of an exchange between two by copy engines. Passed by value.
-struct SliceExchange {
+/// One rank's part of an exchange of at most a piece each way. Passed by value.
+struct PieceExchange {
+  const std::byte* sent;
   const std::byte* own;  ///< values that stay here
   std::byte* output;     ///< of what comes from the peer, or of the reduction with it
   std::byte* kept;       ///< where `own` goes if nothing is reduced
   std::uint64_t sent_bytes, received_bytes, kept_bytes;
-  SliceShape shape;
+  std::uint64_t sent_head, received_head;  ///< bytes that no copy engine carries
   bool combine, aligned;
   bool in_place;  ///< `output` is where the values for the peer are
   Arithmetic arithmetic;

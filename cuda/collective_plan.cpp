@@ -96,11 +96,10 @@ PeerSettings complete_settings(const PeerSettings& wanted, int size) {
   refuse_unless(settings.slot_bytes >= kChunkUnit && settings.slot_bytes % kChunkUnit == 0 &&
                     settings.slot_bytes <= kMiB,
                 "slot_bytes must be a multiple of 4096, at most 1 MiB");
-  refuse_unless(settings.slices >= 1 && settings.slices <= kMaxSlots, "slices must be 1 to 64");
-  refuse_unless(settings.slice_bytes >= kMiB && settings.slice_bytes % kMiB == 0,
-                "slice_bytes must be a multiple of 1 MiB");
-  refuse_unless(settings.slice_blocks >= 1 && settings.slice_blocks <= kMaxBlocks,
-                "slice_blocks must be 1 to " + std::to_string(kMaxBlocks));
+  refuse_unless(settings.staging_bytes >= kMiB && settings.staging_bytes % kMiB == 0,
+                "staging_bytes must be a multiple of 1 MiB");
+  refuse_unless(settings.staging_blocks >= 1 && settings.staging_blocks <= kMaxBlocks,
+                "staging_blocks must be 1 to " + std::to_string(kMaxBlocks));
   return settings;
 }
 
@@ -131,10 +130,10 @@ std::size_t lay_out(Group& group, const PeerSettings& settings, int rank, int si
   group.slot_bytes = static_cast<std::uint32_t>(settings.slot_bytes);
   group.slots = static_cast<std::uint32_t>(settings.slots);
   end += kMaxBlocks * ranks * settings.slot_bytes * static_cast<std::size_t>(settings.slots);
-  group.slices_offset = 0;
+  group.staging_offset = 0;
   if (size == 2 && settings.copy_engines) {
-    group.slices_offset = round_up(end, kPage);
-    end = group.slices_offset + settings.slice_bytes * static_cast<std::size_t>(settings.slices);
+    group.staging_offset = round_up(end, kPage);
+    end = group.staging_offset + settings.staging_bytes;
   }
   return end;
 }
@@ -257,8 +256,8 @@ int choose_fixed_chunks(Exchange& exchange, const PeerSettings& settings) noexce
   return most_push_blocks(settings);
 }
 
-SliceShape slice_shape(const PeerSettings& settings) noexcept {
-  return {settings.slice_bytes, static_cast<std::uint32_t>(settings.slices)};
+PieceShape piece_shape(const PeerSettings& settings) noexcept {
+  return {settings.staging_bytes, settings.head_bytes};
 }
 
 std::uint64_t share_bytes(std::uint64_t bytes, int size) noexcept {

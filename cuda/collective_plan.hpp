@@ -55,7 +55,7 @@ int choose_chunks(Exchange& exchange, const PeerSettings& settings, int size) no
 /// The same, whatever the runs are: for ends that do not know each other's.
 int choose_fixed_chunks(Exchange& exchange, const PeerSettings& settings) noexcept;
 /// How copy engines cut runs.
-SliceShape slice_shape(const PeerSettings& settings) noexcept;
+PieceShape piece_shape(const PeerSettings& settings) noexcept;
 
 /// Bytes of each rank's share, the last ones maybe fewer; a multiple of 16.
 std::uint64_t share_bytes(std::uint64_t bytes, int size) noexcept;

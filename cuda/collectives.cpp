@@ -68,11 +68,11 @@ struct PeerCommunicator::State {
         progress(sizeof(Progress)),
         mailbox(sizeof(Mailbox)) {
     check(cudaGetDevice(&device), "cudaGetDevice");
-    if (group.slices_offset != 0) engines.emplace(settings);
+    if (group.staging_offset != 0) engines.emplace(settings);
     load_packet_kernels();
     load_line_kernels();
     load_push_kernels();
-    load_slice_kernels();
+    load_staging_kernels();
     clear();
     const PeerBuffers arenas = map.map(arena);
     if (!map.agree(arenas.complete())) {
@@ -89,9 +89,9 @@ struct PeerCommunicator::State {
   void clear() const {
     check(cudaMemset(arena.data(), 0, arena.bytes()), "cudaMemset");
     check(cudaMemset(progress.data(), 0, progress.bytes()), "cudaMemset");
-    check(cudaMemset(&progress.as<Progress>()->run_number, 1, 1), "cudaMemset");
-    if (group.slices_offset != 0) {
-      launch_make_blank(arena.data() + group.slices_offset, arena.bytes() - group.slices_offset,
+    check(cudaMemset(&progress.as<Progress>()->piece_number, 1, 1), "cudaMemset");
+    if (group.staging_offset != 0) {
+      launch_make_blank(arena.data() + group.staging_offset, arena.bytes() - group.staging_offset,
                         nullptr);
     }
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -416,6 +416,8 @@ Status PeerCommunicator::status() const {
   if (code == Code::Protocol) {
     return Status(code, who + " has sent a payload with a scale that no encoder makes", {}, peer);
   }
+  if (code == Code::PeerLost)  // of the group alone: the process may be well
+    return Status(Code::Timeout, who + " has given up", {}, peer);
   return Status(
       code,
       who + " did not come within " + std::to_string(state_->settings.timeout.count()) + " ms", {},

@@ -26,7 +26,7 @@ enum class Algorithm {
   LinesTwoShot,    ///< the same in two steps (all-reduce); of one or two ranks: Lines
   Push,            ///< chunks with a flag each, through queues, everything to everybody
   PushTwoShot,     ///< the same as a reduce-scatter and an all-gather (all-reduce)
-  CopyEngines,     ///< copy engines carry slices, kernels add; between two ranks: large
+  CopyEngines,     ///< copy engines carry, kernels add; between two ranks: large
 };
 
 std::string_view to_string(Algorithm algorithm) noexcept;
@@ -64,14 +64,16 @@ struct PeerSettings {
   int push_lead = 1;
   std::size_t slot_bytes = 16384;  ///< of a slot in a queue, a multiple of 4096
   int slots = 4;                   ///< of a queue
-  /// Takes staging memory (slices x slice_bytes, here 512 MiB) and streams for
-  /// Algorithm::CopyEngines, in groups of two ranks; without, Auto does not choose it.
+  /// Takes staging memory and a stream for Algorithm::CopyEngines, in groups of two ranks;
+  /// without, Auto does not choose it.
   bool copy_engines = true;
-  std::size_t slice_bytes = std::size_t{256} << 20;  ///< most that a copy engine carries at once
-  int slices = 2;                                    ///< that fit into the staging memory
-  /// Of the kernel that takes slices, at most 128. They wait for each other: all of them must fit
-  /// on the GPU beside what else runs there.
-  int slice_blocks = 64;
+  /// What copy engines carry at once, at most, a multiple of 1 MiB.
+  std::size_t staging_bytes = std::size_t{512} << 20;
+  /// What of it a kernel carries, at most, while they start: no more than an eighth, in 64 KiB.
+  std::size_t head_bytes = std::size_t{3} << 20;
+  /// Of that kernel, which also takes what has arrived, at most 128. They wait for each other: all
+  /// of them must fit on the GPU beside what else runs there.
+  int staging_blocks = 64;
 };
 
 /// Scales of a reduction: result = post * op(pre * value of each rank). Floating types only.
@@ -83,11 +85,11 @@ struct Scales {
 /// One rank's end of a group of 1 to 8 GPUs of one host that can map each other's memory. Ranks are
 /// processes, or threads of one process (for the set-up only: later one thread may serve several).
 ///
-/// Every call puts kernels into `stream` and returns: no call blocks the host, allocates, or goes
-/// through a thread. Tensors are read and written where they are, whatever allocated them: nothing
-/// is copied to make it visible to peers, only communication memory of the group is mapped.
-/// All calls can be captured into CUDA graphs and replayed any number of times, mixed with calls
-/// outside; each rank must run the same sequence of operations.
+/// Every call puts kernels into `stream` (and copies beside it) and returns: no call blocks the
+/// host, allocates, or goes through a thread. Tensors are read and written where they are, whatever
+/// allocated them: nothing is copied to make it visible to peers, only communication memory of the
+/// group is mapped. All calls can be captured into CUDA graphs and replayed any number of times,
+/// mixed with calls outside; each rank must run the same sequence of operations.
 ///
 /// Operations of one communicator follow each other: use one stream, or order streams by events.
 /// Several communicators are independent and may run at once, as long as their kernels together fit
@@ -99,7 +101,8 @@ struct Scales {
 /// get the same bits. Input and output overlap in place, as told below, or not at all. Count 0 does
 /// nothing. Arguments must agree on all ranks; a mismatch ends in wrong values or a Timeout.
 ///
-/// Errors of arguments are thrown. A failure on the device (peer silent for `timeout`, or abort())
+/// Errors of arguments are thrown. A failure on the device (peer silent for `timeout`, or one that
+/// has failed itself, or abort())
 /// ends all kernels of this communicator at once, leaves the outputs undefined, and shows in
 /// status(); the CUDA context and everything else stay usable. A failed communicator stays failed
 /// until renew().
@@ -161,8 +164,8 @@ class PeerCommunicator {
 
   /// Ends all kernels of this communicator on this rank, now and later, with Aborted. Any thread.
   void abort() noexcept;
-  /// The first failure, or Ok: Aborted, or Timeout with the rank that was waited for. Does not
-  /// block; any thread.
+  /// The first failure, or Ok: Aborted, or Timeout with the rank that was waited for, or that had
+  /// given up. Does not block; any thread.
   Status status() const;
 
   /// Collective: waits until all work of this communicator is done on all ranks and ends the

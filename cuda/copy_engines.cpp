@@ -2,6 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "cuda/collective_kernels.hpp"
 #include "cuda/collective_plan.hpp"
 #include "cuda/error.hpp"
@@ -32,78 +35,116 @@ Region received_by(const Group& group, const Exchange& exchange) noexcept {
           exchange.place[peer].bytes};
 }
 
+/// What the next work of a stream that records a graph will wait for.
+std::vector<cudaGraphNode_t> latest_nodes(StreamView stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaGraphNode_t* nodes = nullptr;
+  std::size_t count = 0;
+#if CUDART_VERSION >= 13000
+  check(cudaStreamGetCaptureInfo(stream.get(), &status, nullptr, nullptr, &nodes, nullptr, &count),
+        "cudaStreamGetCaptureInfo");
+#else
+  check(cudaStreamGetCaptureInfo_v2(stream.get(), &status, nullptr, nullptr, &nodes, &count),
+        "cudaStreamGetCaptureInfo");
+#endif
+  if (status != cudaStreamCaptureStatusActive)
+    check(cudaErrorStreamCaptureInvalidated, "cudaStreamGetCaptureInfo");
+  return {nodes, nodes + count};
+}
+
+void set_latest_nodes(StreamView stream, std::vector<cudaGraphNode_t> nodes) {
+#if CUDART_VERSION >= 13000
+  check(cudaStreamUpdateCaptureDependencies(stream.get(), nodes.data(), nullptr, nodes.size(),
+                                            cudaStreamSetCaptureDependencies),
+        "cudaStreamUpdateCaptureDependencies");
+#else
+  check(cudaStreamUpdateCaptureDependencies(stream.get(), nodes.data(), nodes.size(),
+                                            cudaStreamSetCaptureDependencies),
+        "cudaStreamUpdateCaptureDependencies");
+#endif
+}
+
+/// Piece `index` of what `whole` exchanges.
+PieceExchange piece_of(const PieceExchange& whole, const PieceShape& shape, std::uint32_t index) {
+  const std::uint64_t begin = index * shape.piece_bytes;
+  PieceExchange piece = whole;
+  piece.sent += begin;
+  piece.own += begin;
+  piece.output += begin;
+  piece.kept += begin;
+  piece.sent_bytes = shape.piece(whole.sent_bytes, index).bytes;
+  piece.received_bytes = shape.piece(whole.received_bytes, index).bytes;
+  piece.kept_bytes = shape.piece(whole.kept_bytes, index).bytes;
+  piece.sent_head = shape.head(piece.sent_bytes);
+  piece.received_head = shape.head(piece.received_bytes);
+  return piece;
+}
+
 }  // namespace
 
 CopyEngines::CopyEngines(const PeerSettings& settings)
-    : shape_(slice_shape(settings)), blocks_(settings.slice_blocks) {}
+    : shape_(piece_shape(settings)), blocks_(settings.staging_blocks) {}
 
 void CopyEngines::run(const Group& group, const Exchange& exchange, DType dtype,
                       StreamView stream) const {
   const int rank = group.rank;
   const Region sent = sent_by(group, exchange), received = received_by(group, exchange);
-  SliceExchange slices{};
-  slices.own = exchange.input + exchange.send[rank].offset;
-  slices.output = const_cast<std::byte*>(received.begin);
-  slices.kept = exchange.output + exchange.place[rank].offset;
-  slices.sent_bytes = sent.bytes;
-  slices.received_bytes = received.bytes;
-  if (!exchange.combine && slices.own != slices.kept) {
-    slices.kept_bytes = exchange.place[rank].bytes;
+  PieceExchange whole{};
+  whole.sent = sent.begin;
+  whole.own = exchange.input + exchange.send[rank].offset;
+  whole.output = const_cast<std::byte*>(received.begin);
+  whole.kept = exchange.output + exchange.place[rank].offset;
+  whole.sent_bytes = sent.bytes;
+  whole.received_bytes = received.bytes;
+  if (!exchange.combine && whole.own != whole.kept) {
+    whole.kept_bytes = exchange.place[rank].bytes;
   }
-  slices.shape = shape_;
-  slices.combine = exchange.combine;
-  slices.aligned = exchange.aligned;
-  slices.in_place = sent.meets(received);
-  const Region kept{slices.kept, slices.kept_bytes};
-  if (sent.meets(kept) || (slices.in_place && sent != received)) {
+  whole.combine = exchange.combine;
+  whole.aligned = exchange.aligned;
+  whole.in_place = sent.meets(received);
+  const Region kept{whole.kept, whole.kept_bytes};
+  if (sent.meets(kept) || (whole.in_place && sent != received)) {
     throw Error(Code::InvalidArgument, "input and output overlap, but are not in place");
   }
-  slices.arithmetic = exchange.arithmetic;
-  const auto sides = {&copies_, &signals_, &credits_};
-  const bool copies = sent.bytes > 0;
-  if (copies) {
-    forked_.record(stream);
-    for (const Side* side : sides) side->stream.wait(forked_);
-    copy_slices(group, sent.begin, sent.bytes, dtype);
-  }
-  launch_slices(group, slices, dtype, blocks_, stream);
-  if (!copies) return;
-  for (const Side* side : sides) {
-    side->reached.record(side->stream);
-    stream.wait(side->reached);
+  whole.arithmetic = exchange.arithmetic;
+  const std::uint32_t pieces =
+      shape_.count(std::max({whole.sent_bytes, whole.received_bytes, whole.kept_bytes}));
+  for (std::uint32_t index = 0; index < pieces; ++index) {
+    run(group, piece_of(whole, shape_, index), dtype, stream);
   }
 }
 
-void CopyEngines::copy_slices(const Group& group, const std::byte* input, std::uint64_t bytes,
-                              DType dtype) const {
-  const bool whole_words = reinterpret_cast<std::uintptr_t>(input) % 4 == 0;
-  std::byte* staging = group.arena[1 - group.rank] + group.slices_offset;
-  const std::uint32_t last = shape_.count(bytes) - 1;
-  for (std::uint32_t index = 0; index <= last; ++index) {
-    const Range slice = shape_.slice(bytes, index);
-    std::byte* to = staging + shape_.slot(index) * shape_.slice_bytes;
-    if (shape_.reuses_slot(index)) {
-      launch_slot_wait(group, index + 1 - shape_.slots, credits_.stream);
-      credits_.reached.record(credits_.stream);
-      copies_.stream.wait(credits_.reached);
-    }
-    if (whole_words) {
-      check(cudaMemcpyAsync(to, input + slice.offset, slice.bytes, cudaMemcpyDeviceToDevice,
-                            copies_.stream.get()),
-            "copy to the peer");
-    } else {
-      launch_slice_copy(to, input + slice.offset, slice.bytes, dtype, copies_.stream);
-    }
-    if (index == last) break;
-    copies_.reached.record(copies_.stream);
-    signals_.stream.wait(copies_.reached);
-    launch_slice_signal(group, signals_.stream);
+void CopyEngines::run(const Group& group, const PieceExchange& piece, DType dtype,
+                      StreamView stream) const {
+  const bool copies = piece.sent_bytes > 0;
+  if (copies) copy(group, piece, dtype, stream);
+  launch_piece(group, piece, dtype, blocks_, stream);
+  if (!copies || !stream.is_capturing()) return;
+  // The graph has to hold the copies, but what follows in `stream` waits for the kernel alone.
+  const std::vector<cudaGraphNode_t> latest = latest_nodes(stream);
+  copied_.record(copies_);
+  stream.wait(copied_);
+  set_latest_nodes(stream, latest);
+}
+
+void CopyEngines::copy(const Group& group, const PieceExchange& piece, DType dtype,
+                       StreamView stream) const {
+  const int peer = 1 - group.rank;
+  const std::byte* from = piece.sent + piece.sent_head;
+  std::byte* const to = group.arena[peer] + group.staging_offset + piece.sent_head;
+  const std::uint64_t bytes = piece.sent_bytes - piece.sent_head;
+  const bool whole_words = reinterpret_cast<std::uintptr_t>(from) % 4 == 0;
+  if (!whole_words) launch_copy(to, from, bytes, dtype, stream);
+  forked_.record(stream);
+  copies_.wait(forked_);
+  if (whole_words) {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, copies_.get()),
+          "copy to the peer");
   }
-  check(
-      cudaMemcpyAsync(reinterpret_cast<Board*>(group.arena[1 - group.rank])->run_full + group.rank,
-                      &group.progress->run_number, sizeof(std::uint32_t), cudaMemcpyDeviceToDevice,
-                      copies_.stream.get()),
-      "copy of a run's number to the peer");
+  check(cudaMemcpyAsync(&reinterpret_cast<Board*>(group.arena[peer])->piece_full,
+                        &group.progress->piece_number, sizeof(std::uint32_t),
+                        cudaMemcpyDeviceToDevice, copies_.get()),
+        "copy of a piece's number to the peer");
 }
 
 }  // namespace tersum::gpu

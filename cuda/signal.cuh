@@ -82,6 +82,9 @@ class Watch {
   __device__ Watch(Progress* progress, Mailbox* mailbox, std::uint64_t timeout_ns)
       : progress_(progress), mailbox_(mailbox), timeout_ns_(timeout_ns) {}
 
+  /// From now on waits end with PeerLost, too, when `flag` is not 0.
+  __device__ void heed(const std::uint32_t* flag) { peer_failed_ = flag; }
+
   /// Waits until ready() is true, for something that rank `peer` does. False if it never will be;
   /// the reason is in the mailbox then, and all that is left to do is to leave the kernel.
   template <class Ready>
@@ -106,6 +109,12 @@ class Watch {
     }
   }
 
+  /// Ends the group with `code`, because of rank `peer`.
+  __device__ bool fail(Code code, int peer) {
+    report_failure(progress_, mailbox_, code, peer);
+    return false;
+  }
+
  private:
   static constexpr unsigned kFirst = 64, kPatience = 1024;
   // Host memory is far away, and hundreds of threads that read it at once delay each other by more
@@ -114,6 +123,8 @@ class Watch {
 
   __device__ bool may_go_on(int peer) {
     if (load_relaxed(&progress_->failed) != 0) return false;
+    if (peer_failed_ != nullptr && load_relaxed(peer_failed_) != 0)
+      return fail(Code::PeerLost, peer);
     const std::uint64_t now = global_time();
     if (deadline_ == 0) {
       next_look_ = now + kLookEvery;
@@ -126,14 +137,10 @@ class Watch {
     return timeout_ns_ == 0 || now < deadline_ || fail(Code::Timeout, peer);
   }
 
-  __device__ bool fail(Code code, int peer) {
-    report_failure(progress_, mailbox_, code, peer);
-    return false;
-  }
-
   Progress* progress_;
   Mailbox* mailbox_;
   std::uint64_t timeout_ns_;
+  const std::uint32_t* peer_failed_ = nullptr;
   std::uint64_t deadline_ = 0, next_look_ = 0;
 };
 

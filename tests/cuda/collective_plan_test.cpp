@@ -78,8 +78,8 @@ TEST(CollectivePlan, RefusesSettingsOutOfRange) {
   refuses([](PeerSettings& s) { s.cell_blocks = kMaxBlocks + 1; });
   refuses([](PeerSettings& s) { s.push_blocks = kMaxBlocks + 1; });
   refuses([](PeerSettings& s) { s.slots = 0; });
-  refuses([](PeerSettings& s) { s.slices = kMaxSlots + 1; });
-  refuses([](PeerSettings& s) { s.slice_bytes = 100; });
+  refuses([](PeerSettings& s) { s.staging_bytes = 100; });
+  refuses([](PeerSettings& s) { s.staging_blocks = 0; });
 }
 
 TEST(CollectivePlan, PartsOfAnArenaDoNotMeet) {
@@ -99,25 +99,35 @@ TEST(CollectivePlan, PartsOfAnArenaDoNotMeet) {
                                                               group.slots * group.slot_bytes;
     EXPECT_GE(bytes, queues_end);
     if (size != 2) continue;
-    EXPECT_GE(group.slices_offset, queues_end);
-    EXPECT_EQ(bytes, group.slices_offset +
-                         settings.slice_bytes * static_cast<std::size_t>(settings.slices));
+    EXPECT_GE(group.staging_offset, queues_end);
+    EXPECT_EQ(bytes, group.staging_offset + settings.staging_bytes);
   }
 }
 
-TEST(CollectivePlan, SlicesCoverARunOnce) {
-  const SliceShape shape{100, 2};
+TEST(CollectivePlan, PiecesCoverARunOnce) {
+  const PieceShape shape{100, 0};
   for (const std::uint64_t bytes : {0ul, 1ul, 99ul, 100ul, 101ul, 200ul, 1000ul}) {
     std::uint64_t at = 0;
     for (std::uint32_t index = 0; index < shape.count(bytes); ++index) {
-      const Range slice = shape.slice(bytes, index);
-      EXPECT_EQ(slice.offset, at);
-      EXPECT_GT(slice.bytes, 0u);
-      at += slice.bytes;
+      const Range piece = shape.piece(bytes, index);
+      EXPECT_EQ(piece.offset, at);
+      EXPECT_GT(piece.bytes, 0u);
+      at += piece.bytes;
     }
     EXPECT_EQ(at, bytes);
-    EXPECT_EQ(shape.slice(bytes, shape.count(bytes)).bytes, 0u);
+    EXPECT_EQ(shape.piece(bytes, shape.count(bytes)).bytes, 0u);
   }
+}
+
+TEST(CollectivePlan, HeadsAreASmallPartOfAPiece) {
+  constexpr std::uint64_t kUnit = 64 * 1024;
+  const PieceShape shape{256 * kUnit, 8 * kUnit};
+  EXPECT_EQ(shape.head(0), 0u);
+  EXPECT_EQ(shape.head(8 * kUnit - 1), 0u) << "an eighth that is no whole unit";
+  EXPECT_EQ(shape.head(8 * kUnit), kUnit);
+  EXPECT_EQ(shape.head(25 * kUnit), 3 * kUnit);
+  EXPECT_EQ(shape.head(256 * kUnit), 8 * kUnit) << "what was asked for";
+  EXPECT_EQ((PieceShape{256 * kUnit, 0}).head(256 * kUnit), 0u);
 }
 
 TEST(CollectivePlan, SharesCoverATensorOnce) {

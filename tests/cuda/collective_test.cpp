@@ -7,6 +7,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <tuple>
 
 #include "cuda/collective_cases.hpp"
@@ -25,8 +26,8 @@ PeerSettings test_settings() {
   settings.timeout = milliseconds(4'000);
   settings.cell_blocks = 16;  // ranks that share a GPU must fit on it together
   settings.push_blocks = 16;
-  settings.slice_bytes = std::size_t{1} << 20;
-  settings.slice_blocks = 16;
+  settings.staging_bytes = std::size_t{1} << 20;
+  settings.staging_blocks = 16;
   return settings;
 }
 
@@ -186,7 +187,7 @@ TEST_F(CollectiveTest, CopyEnginesGiveTheHostsBits) {
     std::uint64_t seed = 0;
     for (int kind = 0; kind < kCollectiveCount; ++kind) {
       for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
-        for (const std::size_t count : {1ul, 1'500'003ul}) {
+        for (const std::size_t count : {1ul, 1'500'002ul, 1'500'003ul}) {
           CollectiveCase test;
           test.kind = static_cast<Collective>(kind);
           test.algorithm = Algorithm::CopyEngines;
@@ -194,7 +195,7 @@ TEST_F(CollectiveTest, CopyEnginesGiveTheHostsBits) {
           test.count = count;
           test.op = static_cast<ReduceOp>(dtype == 5 ? 0 : dtype % kReduceOpCount);
           test.in_place = (dtype + kind) % 2 == 0 && test.kind != Collective::Shift;
-          test.shift = static_cast<std::size_t>(dtype % 3);
+          test.shift = count % 2 == 0 ? 1 : static_cast<std::size_t>(dtype % 3);
           test.root = dtype % 2;
           rank.check(test, ++seed);
         }
@@ -203,17 +204,22 @@ TEST_F(CollectiveTest, CopyEnginesGiveTheHostsBits) {
   });
 }
 
-TEST_F(CollectiveTest, CopyEnginesReuseTheirSlots) {
+TEST_F(CollectiveTest, CopyEnginesCarryManyPieces) {
   in_ranks(2, [](CollectiveRank& rank) {
     CollectiveCase test;
     test.algorithm = Algorithm::CopyEngines;
-    test.count = 10'000'000;  // 39 slices, 2 slots
+    test.count = 10'000'000;  // 39 pieces
     for (std::uint64_t seed = 0; seed < 4; ++seed) {
       test.in_place = seed % 2 == 1;
       rank.check(test, seed);
     }
-    test.kind = Collective::Broadcast;
+    test.in_place = rank.rank() == 0;  // the other rank is not
     rank.check(test, 4);
+    test.in_place = rank.rank() == 1;
+    rank.check(test, 5);
+    test.kind = Collective::Broadcast;
+    test.in_place = false;
+    rank.check(test, 6);
   });
 }
 
@@ -227,6 +233,7 @@ TEST_F(CollectiveTest, CopyEnginesCarryTheWordThatStandsForNothing) {
       check(cudaMemcpyAsync(rank.input(), words.data(), bytes, cudaMemcpyDefault, s.get()), "copy");
       rank.communicator().all_reduce(rank.input(), rank.output(), words.size(), DType::Int32,
                                      ReduceOp::Max, s, {}, Algorithm::CopyEngines);
+      s.synchronize();
       std::vector<std::uint32_t> result(words.size());
       check(cudaMemcpyAsync(result.data(), rank.output(), bytes, cudaMemcpyDefault, s.get()),
             "copy");
@@ -236,22 +243,100 @@ TEST_F(CollectiveTest, CopyEnginesCarryTheWordThatStandsForNothing) {
   });
 }
 
-TEST_F(CollectiveTest, CopyEnginesReplayInAGraph) {
+/// Tensors of words of which some, or all, stand for nothing, and of an odd number of bytes: what
+/// tells that they have arrived is behind the copies, in eager calls and in graphs.
+TEST_F(CollectiveTest, CopyEnginesTellOfPiecesInGraphsAndBesideThem) {
   in_ranks(2, [](CollectiveRank& rank) {
-    CollectiveCase test;
-    test.algorithm = Algorithm::CopyEngines;
-    test.count = 3'000'000;
-    const Graph graph(rank.stream(), [&] {
-      CollectiveCase small;
-      for (int i = 0; i < 3; ++i) {
-        rank.submit(test, rank.input(), rank.output());
-        rank.submit(small, rank.output(), rank.output() + CollectiveRank::kCapacity / 2);
+    const StreamView s = rank.stream();
+    for (const std::uint32_t other : {7u, kBlank}) {
+      std::vector<std::uint32_t> words(700'000, kBlank);
+      for (std::size_t i = 0; i < words.size(); i += 100'000) words[i] = other;
+      const std::size_t bytes = words.size() * 4 - 1;
+      check(
+          cudaMemcpyAsync(rank.input(), words.data(), words.size() * 4, cudaMemcpyDefault, s.get()),
+          "copy");
+      const auto submit = [&] {
+        rank.communicator().all_reduce(rank.input(), rank.output(), bytes, DType::UInt8,
+                                       ReduceOp::Max, s, {}, Algorithm::CopyEngines);
+      };
+      const Graph graph(s, [&] {
+        for (int i = 0; i < 5; ++i) submit();
+      });
+      s.synchronize();
+      rank.communicator().barrier(s);
+      for (int i = 0; i < 20; ++i) {
+        submit();
+        if (i % 3 != 0) graph.launch(s);
       }
-    });
-    for (int i = 0; i < 20; ++i) graph.launch(rank.stream());
-    rank.stream().synchronize();
-    rank.check(test, 9);
+      s.synchronize();  // pageable memory is copied when nothing is under way
+      std::vector<std::uint32_t> result = words;
+      check(cudaMemcpyAsync(result.data(), rank.output(), bytes, cudaMemcpyDefault, s.get()),
+            "copy");
+      s.synchronize();
+      EXPECT_EQ(result, words);
+    }
   });
+}
+
+/// What comes after an operation in its stream may write into its input at once.
+TEST_F(CollectiveTest, CopyEnginesHaveReadTheInputWhenAnOperationEnds) {
+  in_ranks(2, [](CollectiveRank& rank) {
+    constexpr int kRounds = 8;
+    constexpr std::size_t kBytes = CollectiveRank::kCapacity / kRounds / 2;
+    const StreamView s = rank.stream();
+    const auto submit = [&] {
+      for (int i = 0; i < kRounds; ++i) {
+        check(cudaMemsetAsync(rank.input(), i + rank.communicator().rank(), kBytes, s.get()),
+              "cudaMemsetAsync");
+        rank.communicator().all_reduce(rank.input(), rank.output() + i * kBytes, kBytes,
+                                       DType::UInt8, ReduceOp::Sum, s, {}, Algorithm::CopyEngines);
+      }
+      check(cudaMemsetAsync(rank.input(), 99, kBytes, s.get()), "cudaMemsetAsync");
+    };
+    const Graph graph(s, submit);
+    for (int round = 0; round < 10; ++round) {
+      if (round % 2 == 0) {
+        submit();
+      } else {
+        graph.launch(s);
+      }
+      s.synchronize();
+      std::vector<std::uint8_t> result(kRounds * kBytes), expected;
+      for (int i = 0; i < kRounds; ++i) {
+        expected.insert(expected.end(), kBytes, static_cast<std::uint8_t>(2 * i + 1));
+      }
+      check(
+          cudaMemcpyAsync(result.data(), rank.output(), result.size(), cudaMemcpyDefault, s.get()),
+          "copy");
+      s.synchronize();
+      EXPECT_TRUE(result == expected);
+    }
+  });
+}
+
+TEST_F(CollectiveTest, CopyEnginesReplayInAGraph) {
+  for (const bool early : {false, true}) {
+    PeerSettings settings = test_settings();
+    settings.early_launch = early;
+    in_ranks(
+        2,
+        [](CollectiveRank& rank) {
+          CollectiveCase test;
+          test.algorithm = Algorithm::CopyEngines;
+          test.count = 3'000'000;
+          const Graph graph(rank.stream(), [&] {
+            CollectiveCase small;
+            for (int i = 0; i < 3; ++i) {
+              rank.submit(test, rank.input(), rank.output());
+              rank.submit(small, rank.output(), rank.output() + CollectiveRank::kCapacity / 2);
+            }
+          });
+          for (int i = 0; i < 20; ++i) graph.launch(rank.stream());
+          rank.stream().synchronize();
+          rank.check(test, 9);
+        },
+        settings);
+  }
 }
 
 TEST_F(CollectiveTest, TwoCommunicatorsRunAtOnce) {
@@ -290,6 +375,7 @@ TEST_F(CollectiveTest, SpreadsNaNAndInfinityAsASumDoes) {
         check(cudaMemcpyAsync(rank.input(), own, 16, cudaMemcpyDefault, s.get()), "copy");
         rank.communicator().all_reduce(rank.input(), rank.output(), 4, DType::Float32, op, s, {},
                                        form);
+        s.synchronize();
         check(cudaMemcpyAsync(result, rank.output(), 16, cudaMemcpyDefault, s.get()), "copy");
         s.synchronize();
         EXPECT_TRUE(std::isnan(result[0]) && std::isnan(result[1]));
@@ -319,6 +405,34 @@ TEST_F(CollectiveTest, ASilentRankEndsTheOthersWithTimeout) {
         EXPECT_EQ(status.rank(), 1);
         check(cudaMemsetAsync(rank.input(), 1, 100, rank.stream().get()), "set");
         rank.stream().synchronize();  // the context still works
+      },
+      settings);
+}
+
+/// A rank that has failed overwrites with its next copies what a late one has not taken yet. So the
+/// late one must not take it for good.
+TEST_F(CollectiveTest, ALateRankLearnsThatTheOtherOneHasFailed) {
+  PeerSettings settings = test_settings();
+  settings.timeout = milliseconds(200);
+  in_ranks(
+      2,
+      [](CollectiveRank& rank) {
+        PeerCommunicator& c = rank.communicator();
+        const StreamView s = rank.stream();
+        const auto broadcast = [&](int value) {
+          check(cudaMemsetAsync(rank.input(), value, 1 << 20, s.get()), "set");
+          c.broadcast(rank.input(), rank.output(), 1 << 20, DType::UInt8, 0, s,
+                      Algorithm::CopyEngines);
+          s.synchronize();
+        };
+        if (rank.rank() == 1) std::this_thread::sleep_for(milliseconds(1'000));
+        broadcast(1);
+        const Status status = c.status();
+        EXPECT_EQ(status.code(), Code::Timeout);
+        EXPECT_EQ(status.rank(), 1 - rank.rank());
+        const bool given_up = status.to_string().find("given up") != std::string::npos;
+        EXPECT_EQ(given_up, rank.rank() == 1) << status.to_string();
+        broadcast(2);
       },
       settings);
 }

@@ -29,7 +29,7 @@ using std::chrono::milliseconds;
 PeerSettings test_settings() {
   PeerSettings settings;
   settings.timeout = milliseconds(5'000);
-  settings.slice_bytes = std::size_t{1} << 20;
+  settings.staging_bytes = std::size_t{1} << 20;
   return settings;
 }
 

@@ -105,9 +105,9 @@ PeerSettings draw_settings(Draw& draw) {
   settings.push_lead = 1 + static_cast<int>(draw.below(4));
   settings.slot_bytes = 4096 * (1 + draw.below(8));
   settings.slots = 1 + static_cast<int>(draw.below(6));
-  settings.slice_bytes = (1 + draw.below(4)) << 20;
-  settings.slices = 1 + static_cast<int>(draw.below(4));
-  settings.slice_blocks = 1 + static_cast<int>(draw.below(16));
+  settings.staging_bytes = (1 + draw.below(4)) << 20;
+  settings.head_bytes = draw.below(4) << 17;
+  settings.staging_blocks = 1 + static_cast<int>(draw.below(16));
   return settings;
 }
 
