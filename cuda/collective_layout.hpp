@@ -48,10 +48,10 @@ struct Progress {
   std::uint32_t sent[kMaxBlocks][kMaxPeers];      ///< chunks put into a peer's queue
   std::uint32_t received[kMaxBlocks][kMaxPeers];  ///< chunks taken out of a peer's queue here
   std::uint32_t piece_number;                     ///< of the next piece sent; the first is 1
-  std::uint32_t pieces_sent[kMaxBlocks];          ///< as a block has counted them
-  std::uint32_t pieces_received[kMaxBlocks];      ///< and a block's part taken
-  std::uint32_t chunks_arrived[kMaxBlocks];       ///< of pieces, at a block of this rank
-  std::uint32_t chunks_left[kMaxBlocks];          ///< of pieces, at the peer's block
+  std::uint32_t pieces_sent[kMaxBlocks];      ///< as a block counts them: the first may be ahead
+  std::uint32_t pieces_received[kMaxBlocks];  ///< and a block's part taken
+  std::uint32_t chunks_arrived[kMaxBlocks];   ///< of pieces, at a block of this rank
+  std::uint32_t chunks_left[kMaxBlocks];      ///< of pieces, at the peer's block
 };
 
 /// Between host and device, in page-locked memory.

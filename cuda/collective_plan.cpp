@@ -256,10 +256,6 @@ int choose_fixed_chunks(Exchange& exchange, const PeerSettings& settings) noexce
   return most_push_blocks(settings);
 }
 
-PieceShape piece_shape(const PeerSettings& settings) noexcept {
-  return {settings.staging_bytes, settings.head_bytes};
-}
-
 std::uint64_t share_bytes(std::uint64_t bytes, int size) noexcept {
   const auto ranks = static_cast<std::uint64_t>(size);
   return round_up<std::uint64_t>((bytes + ranks - 1) / ranks, 16);

@@ -54,8 +54,6 @@ DType copy_type(const Exchange& exchange) noexcept;
 int choose_chunks(Exchange& exchange, const PeerSettings& settings, int size) noexcept;
 /// The same, whatever the runs are: for ends that do not know each other's.
 int choose_fixed_chunks(Exchange& exchange, const PeerSettings& settings) noexcept;
-/// How copy engines cut runs.
-PieceShape piece_shape(const PeerSettings& settings) noexcept;
 
 /// Bytes of each rank's share, the last ones maybe fewer; a multiple of 16.
 std::uint64_t share_bytes(std::uint64_t bytes, int size) noexcept;

@@ -28,6 +28,8 @@ constexpr int kVectors = 4;                     // of a thread in a chunk
 constexpr std::uint32_t kStep = kThreads * 16;  // bytes from one vector of a thread to the next
 constexpr std::uint32_t kChunk = kVectors * kStep;
 constexpr unsigned kCopyBlocks = 32;
+static_assert(kMaxBlocks < kThreads - 1,
+              "each block of the peer has a thread here, two have others");
 constexpr std::uint64_t kCopiesEnd = 1'000'000'000;  // ns within which they do after a failure
 
 __global__ void make_blank(uint4* staging, std::uint64_t vectors) {

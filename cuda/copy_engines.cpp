@@ -3,10 +3,10 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "cuda/collective_kernels.hpp"
-#include "cuda/collective_plan.hpp"
 #include "cuda/error.hpp"
 #include "tersum/error.hpp"
 
@@ -83,7 +83,7 @@ PieceExchange piece_of(const PieceExchange& whole, const PieceShape& shape, std:
 }  // namespace
 
 CopyEngines::CopyEngines(const PeerSettings& settings)
-    : shape_(piece_shape(settings)), blocks_(settings.staging_blocks) {}
+    : shape_{settings.staging_bytes, settings.head_bytes}, blocks_(settings.staging_blocks) {}
 
 void CopyEngines::run(const Group& group, const Exchange& exchange, DType dtype,
                       StreamView stream) const {
@@ -121,10 +121,10 @@ void CopyEngines::run(const Group& group, const PieceExchange& piece, DType dtyp
   launch_piece(group, piece, dtype, blocks_, stream);
   if (!copies || !stream.is_capturing()) return;
   // The graph has to hold the copies, but what follows in `stream` waits for the kernel alone.
-  const std::vector<cudaGraphNode_t> latest = latest_nodes(stream);
+  std::vector<cudaGraphNode_t> latest = latest_nodes(stream);
   copied_.record(copies_);
   stream.wait(copied_);
-  set_latest_nodes(stream, latest);
+  set_latest_nodes(stream, std::move(latest));
 }
 
 void CopyEngines::copy(const Group& group, const PieceExchange& piece, DType dtype,

@@ -59,6 +59,25 @@ class CollectiveTest : public testing::Test {
   int devices_ = 1;
 };
 
+using Words = std::vector<std::uint32_t>;
+
+/// The input is `words`, the output zero. Pageable memory: when nothing is under way.
+void put_words(CollectiveRank& rank, const Words& words) {
+  const std::size_t bytes = words.size() * 4;
+  const cudaStream_t s = rank.stream().get();
+  check(cudaMemcpyAsync(rank.input(), words.data(), bytes, cudaMemcpyDefault, s), "copy");
+  check(cudaMemsetAsync(rank.output(), 0, bytes, s), "set");
+}
+
+/// When all is done: `words`, but for the first `bytes`, which are the output's.
+Words get_words(CollectiveRank& rank, Words words, std::size_t bytes) {
+  const StreamView s = rank.stream();
+  s.synchronize();
+  check(cudaMemcpyAsync(words.data(), rank.output(), bytes, cudaMemcpyDefault, s.get()), "copy");
+  s.synchronize();
+  return words;
+}
+
 class CollectiveOfRanks : public CollectiveTest, public testing::WithParamInterface<int> {};
 
 TEST_P(CollectiveOfRanks, GivesTheHostsBitsInPackets) {
@@ -225,36 +244,27 @@ TEST_F(CollectiveTest, CopyEnginesCarryManyPieces) {
 
 TEST_F(CollectiveTest, CopyEnginesCarryTheWordThatStandsForNothing) {
   in_ranks(2, [](CollectiveRank& rank) {
-    std::vector<std::uint32_t> words(1'000'000);
+    Words words(1'000'000);
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = i % 3 == 0 ? kBlank : 7;
-    const std::size_t bytes = words.size() * 4;
-    const StreamView s = rank.stream();
     for (int i = 0; i < 3; ++i) {
-      check(cudaMemcpyAsync(rank.input(), words.data(), bytes, cudaMemcpyDefault, s.get()), "copy");
+      put_words(rank, words);
       rank.communicator().all_reduce(rank.input(), rank.output(), words.size(), DType::Int32,
-                                     ReduceOp::Max, s, {}, Algorithm::CopyEngines);
-      s.synchronize();
-      std::vector<std::uint32_t> result(words.size());
-      check(cudaMemcpyAsync(result.data(), rank.output(), bytes, cudaMemcpyDefault, s.get()),
-            "copy");
-      s.synchronize();
-      EXPECT_EQ(result, words);
+                                     ReduceOp::Max, rank.stream(), {}, Algorithm::CopyEngines);
+      EXPECT_EQ(get_words(rank, Words(words.size()), words.size() * 4), words);
     }
   });
 }
 
-/// Tensors of words of which some, or all, stand for nothing, and of an odd number of bytes: what
+/// Tensors of words of which most, or all, stand for nothing, and of an odd number of bytes: what
 /// tells that they have arrived is behind the copies, in eager calls and in graphs.
 TEST_F(CollectiveTest, CopyEnginesTellOfPiecesInGraphsAndBesideThem) {
   in_ranks(2, [](CollectiveRank& rank) {
     const StreamView s = rank.stream();
     for (const std::uint32_t other : {7u, kBlank}) {
-      std::vector<std::uint32_t> words(700'000, kBlank);
+      Words words(700'000, kBlank);
       for (std::size_t i = 0; i < words.size(); i += 100'000) words[i] = other;
       const std::size_t bytes = words.size() * 4 - 1;
-      check(
-          cudaMemcpyAsync(rank.input(), words.data(), words.size() * 4, cudaMemcpyDefault, s.get()),
-          "copy");
+      put_words(rank, words);
       const auto submit = [&] {
         rank.communicator().all_reduce(rank.input(), rank.output(), bytes, DType::UInt8,
                                        ReduceOp::Max, s, {}, Algorithm::CopyEngines);
@@ -268,12 +278,7 @@ TEST_F(CollectiveTest, CopyEnginesTellOfPiecesInGraphsAndBesideThem) {
         submit();
         if (i % 3 != 0) graph.launch(s);
       }
-      s.synchronize();  // pageable memory is copied when nothing is under way
-      std::vector<std::uint32_t> result = words;
-      check(cudaMemcpyAsync(result.data(), rank.output(), bytes, cudaMemcpyDefault, s.get()),
-            "copy");
-      s.synchronize();
-      EXPECT_EQ(result, words);
+      EXPECT_EQ(get_words(rank, words, bytes), words);
     }
   });
 }
