@@ -33,27 +33,27 @@ Variant parse_variant(const std::string& text) {
       variant.algorithm = parse_algorithm(value);
       continue;
     }
-    const auto number = static_cast<int>(parse_bytes(value));
+    const auto number = [&] { return parse_count(value); };
     if (key == "early") {
-      settings.early_launch = number != 0;
+      settings.early_launch = number() != 0;
     } else if (key == "push_blocks") {
-      settings.push_blocks = number;
+      settings.push_blocks = number();
     } else if (key == "timeout_ms") {
-      settings.timeout = std::chrono::milliseconds(number);
+      settings.timeout = std::chrono::milliseconds(number());
     } else if (key == "cell_blocks") {
-      settings.cell_blocks = number;
+      settings.cell_blocks = number();
     } else if (key == "push_lead") {
-      settings.push_lead = number;
+      settings.push_lead = number();
     } else if (key == "slot_bytes") {
       settings.slot_bytes = parse_bytes(value);
     } else if (key == "slots") {
-      settings.slots = number;
+      settings.slots = number();
     } else if (key == "staging_bytes") {
       settings.staging_bytes = parse_bytes(value);
     } else if (key == "head_bytes") {
       settings.head_bytes = parse_bytes(value);
     } else if (key == "staging_blocks") {
-      settings.staging_blocks = number;
+      settings.staging_blocks = number();
     } else {
       refuse("no setting " + key);
     }
@@ -81,19 +81,19 @@ Options parse(int argc, char** argv) {
     if (i + 1 == argc) refuse(name + " needs a value");
     const std::string value = argv[++i];
     if (name == "--ranks") {
-      options.ranks = std::atoi(value.c_str());
+      options.ranks = parse_count(value);
     } else if (name == "--min") {
       options.min_bytes = parse_bytes(value);
     } else if (name == "--max") {
       options.max_bytes = parse_bytes(value);
     } else if (name == "--factor") {
-      options.factor = std::max(2, std::atoi(value.c_str()));
+      options.factor = std::max(2, parse_count(value));
     } else if (name == "--graph-ops") {
-      options.graph_ops = std::atoi(value.c_str());
+      options.graph_ops = parse_count(value);
     } else if (name == "--repeats") {
-      options.repeats = std::atoi(value.c_str());
+      options.repeats = parse_count(value);
     } else if (name == "--compare") {
-      options.nccl = value == "nccl";
+      options.nccl = parse_rival(value);
     } else if (name == "--nccl-library") {
       options.nccl_library = value;
     } else if (name == "--collectives") {

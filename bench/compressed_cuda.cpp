@@ -49,24 +49,24 @@ Options parse(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i], value = argv[i + 1];
     if (name == "--ranks") {
-      options.ranks = static_cast<int>(parse_bytes(value));
+      options.ranks = parse_count(value);
     } else if (name == "--min") {
       options.min_bytes = parse_bytes(value);
     } else if (name == "--max") {
       options.max_bytes = parse_bytes(value);
     } else if (name == "--factor") {
-      options.factor = parse_bytes(value);
+      options.factor = std::max<std::size_t>(2, parse_bytes(value));
     } else if (name == "--repeats") {
-      options.repeats = static_cast<int>(parse_bytes(value));
+      options.repeats = parse_count(value);
     } else if (name == "--specs") {
       options.specs = split(value, ';');
     } else if (name == "--blocks") {
       options.blocks.clear();
       for (const auto& part : split(value, ',')) {
-        options.blocks.push_back(static_cast<int>(parse_bytes(part)));
+        options.blocks.push_back(parse_count(part));
       }
     } else if (name == "--compare") {
-      options.nccl = value == "nccl";
+      options.nccl = parse_rival(value);
     } else if (name == "--nccl-library") {
       options.nccl_library = value;
     } else if (name == "--json") {

@@ -2,6 +2,7 @@
 // for each rank.
 #pragma once
 
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -25,14 +26,29 @@ namespace tersum::gpu {
 
 /// "64K" is 65536; also M and G. Error InvalidArgument for anything else.
 inline std::size_t parse_bytes(const std::string& text) {
-  char* end = nullptr;
-  std::size_t value = std::strtoull(text.c_str(), &end, 10);
-  const std::string unit(end);
-  if (end == text.c_str() || unit.size() > 1) refuse("'" + text + "' is no size");
+  std::size_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  const std::string unit(rest, end);
+  if (error != std::errc{} || unit.size() > 1 || value > (std::size_t{1} << 32))
+    refuse("'" + text + "' is no size");
   if (unit.empty()) return value;
   const auto power = std::string("KMG").find(unit);
   if (power == std::string::npos) refuse("'" + text + "' is no size: K, M and G are units");
   return value << (10 * (power + 1));
+}
+
+/// A number up to a million. Error InvalidArgument for anything else.
+inline int parse_count(const std::string& text) {
+  const std::size_t value = parse_bytes(text);
+  if (value > 1'000'000) refuse("'" + text + "' is more than a million");
+  return static_cast<int>(value);
+}
+
+/// True. Error InvalidArgument unless `rival` is what we compare with.
+inline bool parse_rival(const std::string& rival) {
+  if (rival != "nccl") refuse("nothing to compare with is called " + rival + ": nccl is");
+  return true;
 }
 
 inline std::vector<std::string> split(const std::string& text, char separator) {
