@@ -70,16 +70,20 @@ void ExchangeState::on_submit(std::size_t index, void* data, std::shared_ptr<Wor
 }
 
 void ExchangeState::pump() {
-  if (pump_pending_) return;
+  if (granting_) return;  // a slice that ends at once comes here from start_slice() below
+  granting_ = true;
   for (int granted = 0; granted < kGrantsPerTurn; ++granted) {
-    const auto grant = scheduler_->next(Clock::now().time_since_epoch());
-    if (!grant) return;
+    const auto grant =
+        round_failure_.is_ok() ? scheduler_->next(Clock::now().time_since_epoch()) : std::nullopt;
+    if (!grant) {
+      granting_ = false;
+      return;
+    }
     if (grant->overdrawn) overdrawn_count_.fetch_add(1, std::memory_order_relaxed);
     start_slice(grant->slice);
   }
-  pump_pending_ = true;
   session_->engine().submit(runtime::make_command([self = shared_from_this()] {
-    self->pump_pending_ = false;
+    self->granting_ = false;
     if (self->round_failure_.is_ok()) self->pump();
   }));
 }

@@ -136,7 +136,7 @@ class ExchangeState : public std::enable_shared_from_this<ExchangeState> {
   std::unique_ptr<scheduler::Scheduler> scheduler_;  ///< [engine]
   std::uint64_t round_ = 0, step_ = 0;               ///< [engine]
   Status round_failure_;                             ///< [engine]
-  bool pump_pending_ = false;  ///< a later turn of the engine goes on granting
+  bool granting_ = false;  ///< pump() is at it, or a later turn of the engine will be
   std::map<std::uint64_t, std::set<std::uint32_t>>
       early_slices_;                               ///< [engine] arrivals for later rounds
   std::map<std::uint64_t, Status> doomed_rounds_;  ///< [engine]

@@ -126,6 +126,20 @@ TEST(ExchangeSteps, RefuseBadModelsByName) {
             Code::InvalidState, {"communicator"});
 }
 
+/// Alone, a slice ends at once, and the next one begins: not inside of it, or the stack would end.
+TEST(ExchangeSteps, ManySlicesThatEndAtOnceFollowEachOther) {
+  constexpr std::size_t kCount = 800'000;
+  ExchangeOptions options;
+  options.slice_bytes = 64;
+  World world = make_world(1);
+  GradientExchange exchange(world[0], {gradient("w", kCount)}, options);
+  std::vector<float> values(kCount, 1.5f);
+  exchange.submit(0, values.data());
+  exchange.wait_all();
+  EXPECT_EQ(exchange.statistics().slices, kCount * sizeof(float) / 64);
+  EXPECT_EQ(values, std::vector<float>(kCount, 1.5f));
+}
+
 TEST(ExchangeSteps, AnotherSubmitCommitsWhatIsDone) {
   const Model model = two_gradients();
   World world = make_world(2), other = make_world(2);
