@@ -94,7 +94,8 @@ struct Scales {
 /// Operations of one communicator follow each other: use one stream, or order streams by events.
 /// Several communicators are independent and may run at once, as long as their kernels together fit
 /// on the GPU: up to 128 blocks of 512 threads each, 64 with copy engines; of small operations (up
-/// to some 400 KiB) the next one waits on the GPU beside the one that runs.
+/// to some 400 KiB) the next one waits on the GPU beside the one that runs. Where several of them
+/// use copy engines at once their calls come in one order on all ranks: copies share queues.
 ///
 /// Tensors: `count` elements of `dtype`, aligned for their type; 16-byte alignment is fastest.
 /// Values are accumulated in rank order, in fp32 (fp64 for fp64, integers exactly), so all ranks

@@ -7,8 +7,8 @@
 namespace tersum::gpu {
 
 /// The driver's function `name` (as cuda.h declares it: Function is its decltype) since CUDA
-/// kVersion. Null if there is no driver here, or it lacks the function. Makes no context. Keep the result: looking up takes
-/// microseconds.
+/// kVersion. Null if there is no driver here, or it lacks the function. Makes no context. Keep the
+/// result: looking up takes microseconds.
 template <class Function, int kVersion = 12000>
 Function* driver_function(const char* name) noexcept {
   void* function = nullptr;

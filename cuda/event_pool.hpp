@@ -1,6 +1,7 @@
 // Events that are used again.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -10,10 +11,18 @@
 
 namespace tersum::gpu {
 
-/// Lends events (without timing) of any device. Making one takes microseconds and a call that may
-/// wait; a steady state makes none. Thread-safe.
+/// Lends events (without timing) of any device. Making one takes microseconds, and waits for other
+/// threads that wait inside CUDA (see VirtualBuffer); a steady state makes none. Thread-safe.
 class EventPool {
  public:
+  /// So many are there at once, without making one, from now on.
+  void reserve(int device, std::size_t count) {
+    const DeviceGuard guard(device);
+    const std::lock_guard lock(mutex_);
+    auto& events = free_[device];
+    while (events.size() < count) events.emplace_back();
+  }
+
   Event take(int device) {
     {
       const std::lock_guard lock(mutex_);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cuda/codec.cuh"
+#include "cuda/kernel_copy.hpp"
 #include "cuda/kernels.hpp"
 #include "tersum/error.hpp"
 
@@ -212,9 +213,7 @@ void GatherPlan::upload(StreamView stream) {
   if (rows_.empty()) return;
   uploaded_[turn_].synchronize();
   std::memcpy(staging_[turn_].data(), rows_.data(), staging_[turn_].bytes());
-  check(cudaMemcpyAsync(table_.data(), staging_[turn_].data(), table_.bytes(),
-                        cudaMemcpyHostToDevice, stream.get()),
-        "cudaMemcpyAsync");
+  copy_by_kernel(stream, table_.data(), staging_[turn_].data(), table_.bytes());
   uploaded_[turn_].record(stream);
   turn_ = 1 - turn_;
 }

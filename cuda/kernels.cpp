@@ -14,10 +14,10 @@
 namespace tersum::gpu {
 namespace {
 
-constexpr auto kModules = {&cast_twin_kernel, &divide_kernel,       &elias_fano_kernel,
-                           &gather_kernel,    &qint_twin_kernel,    &randomk_twin_kernel,
-                           &sign_twin_kernel, &step_counter_kernel, &topk_candidates_kernel,
-                           &topk_twin_kernel, &twin_mask_kernel};
+constexpr auto kModules = {&cast_twin_kernel,       &divide_kernel,      &elias_fano_kernel,
+                           &gather_kernel,          &kernel_copy_kernel, &qint_twin_kernel,
+                           &randomk_twin_kernel,    &sign_twin_kernel,   &step_counter_kernel,
+                           &topk_candidates_kernel, &topk_twin_kernel,   &twin_mask_kernel};
 
 void load_module(const void* kernel) {
   static const auto get_module = driver_function<decltype(cuFuncGetModule)>("cuFuncGetModule");

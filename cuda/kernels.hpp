@@ -14,6 +14,7 @@ const void* cast_twin_kernel();
 const void* divide_kernel();
 const void* elias_fano_kernel();
 const void* gather_kernel();
+const void* kernel_copy_kernel();
 const void* qint_twin_kernel();
 const void* randomk_twin_kernel();
 const void* sign_twin_kernel();

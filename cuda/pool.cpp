@@ -9,21 +9,24 @@
 
 #include "cuda/buffer.hpp"
 #include "cuda/error.hpp"
-#include "cuda/event.hpp"
+#include "cuda/event_pool.hpp"
+#include "cuda/virtual_memory.hpp"
 #include "tersum/error.hpp"
 
 namespace tersum::gpu {
 
 struct BufferLease::Block {
-  explicit Block(std::size_t bytes) : memory(bytes) {}
-
-  DeviceBuffer memory;
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  VirtualBuffer own;  // empty: it is a piece of a page
   Event released;
   StreamView last;    // the stream that used it last
   bool fresh = true;  // nothing has used it yet
 };
 
 namespace {
+
+constexpr std::size_t kOwnPages = std::size_t{2} << 20;  // from here on a buffer has its own
 
 // Lets this thread query events and allocate while some stream is being captured: neither touches
 // that stream.
@@ -47,8 +50,9 @@ struct BufferPool::State {
 
   mutable std::mutex mutex;
   int device = 0;
-  std::size_t held_bytes = 0;
   std::size_t allocations = 0;
+  EventPool events;
+  PieceAllocator pieces{Place::Device};
   std::vector<std::unique_ptr<Block>> blocks;
   std::map<std::size_t, std::vector<Block*>> free;  // by size class, oldest first
 
@@ -72,30 +76,45 @@ struct BufferPool::State {
     return block;
   }
 
+  ~State() {
+    for (const auto& block : blocks)
+      if (!block->fresh) cudaEventSynchronize(block->released.get());
+  }
+
   void drop_idle() {
     for (auto& [bytes, blocks_of_class] : free) {
       std::erase_if(blocks_of_class, [&](Block* block) {
-        if (!block->fresh && !block->released.is_done()) return false;
-        held_bytes -= bytes;
+        if (block->own.bytes() == 0 || (!block->fresh && !block->released.is_done())) return false;
+        events.give(device, std::move(block->released));
         std::erase_if(blocks, [&](const auto& owned) { return owned.get() == block; });
         return true;
       });
     }
   }
 
+  void find_memory(Block& block) {
+    if (block.bytes < kOwnPages) {
+      block.data = pieces.take(block.bytes);
+    } else {
+      block.own = VirtualBuffer(Place::Device, block.bytes);
+      block.data = block.own.data();
+    }
+  }
+
   Block* allocate(std::size_t bytes) {
     const DeviceGuard guard(device);
+    auto block = std::make_unique<Block>(Block{nullptr, bytes, {}, events.take(device), {}, true});
     for (int attempt = 0;; ++attempt) {
       try {
-        blocks.push_back(std::make_unique<Block>(bytes));
+        find_memory(*block);
         break;
       } catch (const Error& error) {
         if (error.code() != Code::OutOfMemory || attempt > 0) throw;
         drop_idle();
       }
     }
+    blocks.push_back(std::move(block));
     free[bytes].reserve(blocks.size());  // so that giving back does not allocate
-    held_bytes += bytes;
     ++allocations;
     return blocks.back().get();
   }
@@ -112,7 +131,7 @@ struct BufferPool::State {
       cudaGetLastError();
       return;
     }
-    free[block->memory.bytes()].push_back(block);
+    free[block->bytes].push_back(block);
   }
 };
 
@@ -131,11 +150,11 @@ BufferLease::~BufferLease() {
 }
 
 std::byte* BufferLease::data() const noexcept {
-  return block_ == nullptr ? nullptr : block_->memory.data();
+  return block_ == nullptr ? nullptr : block_->data;
 }
 
 std::size_t BufferLease::bytes() const noexcept {
-  return block_ == nullptr ? 0 : block_->memory.bytes();
+  return block_ == nullptr ? 0 : block_->bytes;
 }
 
 void BufferLease::release(StreamView stream) noexcept {
@@ -157,15 +176,8 @@ BufferLease BufferPool::acquire(std::size_t bytes, StreamView stream) {
   return BufferLease(this, block, stream);
 }
 
-void BufferPool::trim() {
-  const std::lock_guard lock(state_->mutex);
-  const DeviceGuard guard(state_->device);
-  state_->drop_idle();
-}
-
-std::size_t BufferPool::held_bytes() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->held_bytes;
+void BufferPool::reserve(std::size_t count) {
+  state_->events.reserve(state_->device, count);
 }
 
 std::size_t BufferPool::allocations() const {

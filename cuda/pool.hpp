@@ -41,8 +41,9 @@ class BufferLease {
   StreamView stream_;
 };
 
-/// Long-lived device buffers (plain cudaMalloc: peers can map them) of one device in size classes,
-/// four per power of two, at most a quarter larger than asked for, and 256-byte aligned.
+/// Long-lived device buffers of one device in size classes, four per power of two, at most a
+/// quarter larger than asked for, and 256-byte aligned. They are virtual memory, which can be had
+/// while streams wait for what it is needed for (VirtualBuffer); peers cannot map it.
 ///
 /// Reuse is ordered by streams: a buffer that comes back carries an event, and who gets it next has
 /// this event put before its own work, without blocking the host. A buffer whose event has passed
@@ -60,15 +61,13 @@ class BufferPool {
   /// All leases are over. Frees everything; waits for work that uses it.
   ~BufferPool();
 
+  /// The first `count` buffers need no event to be made, which may wait for others (EventPool).
+  void reserve(std::size_t count);
+
   /// A buffer of at least `bytes` for work in `stream`. Error OutOfMemory if a new one is needed
-  /// and the device has not that much, even after trim().
+  /// and the device has not that much, even when what is idle is freed.
   BufferLease acquire(std::size_t bytes, StreamView stream);
 
-  /// Frees the buffers that are not on loan and whose last work is over.
-  void trim();
-
-  /// Bytes that the pool holds, on loan or not.
-  std::size_t held_bytes() const;
   /// How often acquire() had to allocate: stays the same in a steady state.
   std::size_t allocations() const;
 

@@ -6,26 +6,33 @@
 
 #include "compressors/payload.hpp"
 #include "cuda/error.hpp"
+#include "cuda/kernel_copy.hpp"
 
 namespace tersum::gpu {
 
 DecodeStatus::DecodeStatus(StreamView stream)
-    : word_(sizeof(std::uint32_t)), copy_(sizeof(std::uint32_t)) {
+    : own_word_(sizeof(std::uint32_t)),
+      own_copy_(sizeof(std::uint32_t)),
+      word_(own_word_.as<std::uint32_t>()),
+      copy_(own_copy_.as<std::uint32_t>()) {
+  clear(stream);
+}
+
+DecodeStatus::DecodeStatus(std::uint32_t* word, std::uint32_t* copy, StreamView stream)
+    : word_(word), copy_(copy) {
   clear(stream);
 }
 
 void DecodeStatus::clear(StreamView stream) const {
-  check(cudaMemsetAsync(word_.data(), 0, word_.bytes(), stream.get()), "cudaMemsetAsync");
+  check(cudaMemsetAsync(word_, 0, sizeof(*word_), stream.get()), "cudaMemsetAsync");
 }
 
 void DecodeStatus::fetch(StreamView stream) const {
-  check(cudaMemcpyAsync(copy_.data(), word_.data(), word_.bytes(), cudaMemcpyDeviceToHost,
-                        stream.get()),
-        "cudaMemcpyAsync");
+  copy_by_kernel(stream, copy_, word_, sizeof(*word_));
 }
 
 Status DecodeStatus::status() const {
-  switch (*copy_.as<volatile std::uint32_t>()) {
+  switch (*static_cast<const volatile std::uint32_t*>(copy_)) {
     case kNone:
       return Status::ok();
     case kHeader:

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <optional>
+#include <string>
 #include <string_view>
 
 #include "compressors/text.hpp"
@@ -161,6 +164,14 @@ std::string shown_value(const SettingRow& row, const Config& config) {
 }
 
 }  // namespace
+
+const char* cuda_connections() {
+  static const std::optional<std::string> value = [] {
+    const char* text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    return text != nullptr ? std::optional<std::string>(text) : std::nullopt;
+  }();
+  return value ? value->c_str() : nullptr;
+}
 
 SettingsEnvironment read_settings_environment() {
   SettingsEnvironment environment;

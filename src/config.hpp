@@ -28,6 +28,10 @@ Config config_from(const SettingsEnvironment& environment);
 SettingValue setting_value(const Config& config, const std::string& variable,
                            const SettingsEnvironment& environment);
 
+/// CUDA_DEVICE_MAX_CONNECTIONS as this process first found it, which is what CUDA goes by; null if
+/// it was not set.
+const char* cuda_connections();
+
 /// Bytes with an optional suffix: 4096, 64K, 1M, 8MiB, 1G (powers of 1024). False if `text` is none
 /// or too large.
 bool parse_bytes(const std::string& text, std::uint64_t& bytes) noexcept;

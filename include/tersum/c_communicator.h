@@ -148,8 +148,9 @@ TERSUM_API int tersum_work_done(const tersum_work_t* work, int* done);
 TERSUM_API int tersum_work_wait(const tersum_work_t* work, int64_t timeout_ms, int* done);
 
 /** What is put into `stream` (a cudaStream_t of the current device) from now on starts after the
- * operation has ended, well or badly; does not block the host. TERSUM_UNSUPPORTED without a GPU,
- * and while the stream is captured into a graph. */
+ * operation has ended, well or badly; does not block the host, but for a second stream that
+ * waits at a time and where CUDA_DEVICE_MAX_CONNECTIONS is less than 8 (see Work::wait_on()).
+ * TERSUM_UNSUPPORTED without a GPU, and while the stream is captured into a graph. */
 TERSUM_API int tersum_work_wait_on(const tersum_work_t* work, void* stream);
 
 /** TERSUM_OK while pending and after success, else the code of the failure, which becomes the last

@@ -56,6 +56,8 @@ struct CallOptions {
 ///   operator, root or scale) get Mismatch, which ends the communicator; another difference shows
 ///   as a Timeout (TERSUM_TIMEOUT_MS). The Work of such a first call ends when all ranks have
 ///   agreed, too. Each all_to_all_v() is such a call.
+///   Calls on several communicators at once, of 32 MiB or more, come in one order on all ranks:
+///   their copies share queues of the GPU.
 /// - All others: calls go through the hosts' memory, cannot be captured, and are checked as those
 ///   on host memory are. Between hosts with several ranks each a difference ends the communicator.
 ///   Where several ranks of one process share a GPU, what waits for another rank may hold up what

@@ -37,8 +37,16 @@ class Work {
   /// What is put into `stream` from now on starts after the operation has ended, well or badly;
   /// does not block the host. For results in device memory, and streams of the device that is
   /// current. Error Unsupported without a GPU, and while the stream is captured into a graph.
-  /// Until the work is done, a copy of pageable memory behind it blocks its caller inside CUDA, and
-  /// then all other copies of pageable memory in the process: use pinned memory there.
+  /// A stream that waits takes one of CUDA's queues for kernels, of which our own need some. For a
+  /// second stream that waits at a time the call blocks as wait() does (but does not throw), and
+  /// already for the first one if CUDA_DEVICE_MAX_CONNECTIONS is less than 8; so submit all
+  /// gradients of a step before. With 32, CUDA's most, 13 can wait: programs with many busy streams
+  /// set that.
+  /// Until the work is done, put nothing behind it that makes its caller wait inside CUDA: copies
+  /// of pageable memory (use pinned memory), or more kernels than a queue of CUDA takes, about a
+  /// thousand. CUDA then keeps other threads waiting too, ours among them, and if these need
+  /// something that they have not got yet, as in the first steps of an exchange, all of them wait
+  /// for ever. wait() first there.
   void wait_on(Stream stream) const;
 
   /// Ok while pending and after success; the error after a failure. Never blocks.

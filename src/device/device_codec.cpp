@@ -2,8 +2,10 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
+#include <utility>
 
 #include "cuda/error.hpp"
+#include "cuda/kernel_copy.hpp"
 #include "src/device/device_slice.hpp"
 #include "src/device/stream_event.hpp"
 #include "src/reduce.hpp"
@@ -35,7 +37,7 @@ class DeviceCodec final : public SliceCodec {
   std::size_t element() const noexcept { return slice_.element(); }
   std::size_t count() const noexcept { return slice_.count(); }
   const std::vector<Piece>& parts() const noexcept { return slice_.parts(); }
-  void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
+  void copy(void* to, const void* from, std::size_t bytes);
   Task<std::size_t> encode_with(const Compressor& compressor, std::span<const Piece> pieces,
                                 bool reducing, std::span<std::byte> out);
   void check_payloads(std::span<const Piece> pieces, const PayloadMessage& message) const;
@@ -55,8 +57,7 @@ DeviceCodec::DeviceCodec(ExchangeDevice& device, Operation& op, const SliceJob& 
     : device_(device), op_(op), job_(job), slice_(device, op, job), stream_(slice_.stream()) {}
 
 DeviceCodec::~DeviceCodec() {
-  const gpu::DeviceGuard guard(device_.device());
-  if (pending_) cudaStreamSynchronize(stream_.get());  // after a failure; it ends
+  if (pending_) device_.keep(std::move(messages_));  // after a failure
 }
 
 std::span<std::byte> DeviceCodec::message(std::size_t bytes) {
@@ -66,10 +67,10 @@ std::span<std::byte> DeviceCodec::message(std::size_t bytes) {
   return {messages_.back().data(), bytes};
 }
 
-void DeviceCodec::copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+void DeviceCodec::copy(void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return;
   pending_ = true;
-  gpu::check(cudaMemcpyAsync(to, from, bytes, kind, stream_.get()), "cudaMemcpyAsync");
+  gpu::copy_by_kernel(stream_, to, from, bytes);
 }
 
 // ---- dense ----
@@ -81,8 +82,7 @@ Task<std::span<const std::byte>> DeviceCodec::gather() {
   {
     const gpu::DeviceGuard guard(device_.device());
     for (const Piece& piece : parts())
-      copy(gathered.data() + piece.at * bytes, piece.part->data, piece.count * bytes,
-           cudaMemcpyDeviceToHost);
+      copy(gathered.data() + piece.at * bytes, piece.part->data, piece.count * bytes);
   }
   StreamEvent copied(device_.engine(), device_.events(), device_.device(), stream_);
   co_await copied.in(op_);
@@ -99,8 +99,7 @@ Task<> DeviceCodec::scatter() {
   {
     const gpu::DeviceGuard guard(device_.device());
     for (const Piece& piece : parts())
-      copy(piece.part->result, sums_.data() + piece.at * element(), piece.count * element(),
-           cudaMemcpyHostToDevice);
+      copy(piece.part->result, sums_.data() + piece.at * element(), piece.count * element());
   }
   StreamEvent copied(device_.engine(), device_.events(), device_.device(), stream_);
   co_await copied.in(op_);
@@ -122,8 +121,7 @@ Task<std::span<const std::byte>> DeviceCodec::encode_bodies() {
     std::size_t at = 0, body = 0;
     for (const Piece& piece : parts()) {
       const std::size_t bytes = compressor.max_payload_bytes(piece.count);
-      copy(bodies.data() + body, payloads_.data() + at + kHeader, bytes - kHeader,
-           cudaMemcpyDeviceToHost);
+      copy(bodies.data() + body, payloads_.data() + at + kHeader, bytes - kHeader);
       body += bytes - kHeader;
       at += payload_stride(bytes);
     }
@@ -141,8 +139,7 @@ Task<> DeviceCodec::decode_bodies(std::span<const std::byte> bodies) {
     std::size_t at = 0, body = 0;
     for (const Piece& piece : parts()) {
       const std::size_t bytes = compressor.max_payload_bytes(piece.count);
-      copy(payloads_.data() + at + kHeader, bodies.data() + body, bytes - kHeader,
-           cudaMemcpyHostToDevice);
+      copy(payloads_.data() + at + kHeader, bodies.data() + body, bytes - kHeader);
       body += bytes - kHeader;
       at += payload_stride(bytes);
     }
@@ -162,7 +159,7 @@ Task<std::size_t> DeviceCodec::encode_with(const Compressor& compressor,
     const gpu::DeviceGuard guard(device_.device());
     const auto payloads = device_.memory().acquire(out.size(), stream_);
     slice_.encode(compressor, pieces, reducing, payloads.data());
-    copy(out.data(), payloads.data(), out.size(), cudaMemcpyDeviceToHost);
+    copy(out.data(), payloads.data(), out.size());
   }
   StreamEvent encoded(device_.engine(), device_.events(), device_.device(), stream_);
   co_await encoded.in(op_);
@@ -216,7 +213,7 @@ Task<> DeviceCodec::decode(const Compressor& compressor, std::span<const Piece> 
                            std::to_string(room),
                        {}, message.sender));
   const auto payloads = device_.memory().acquire(room, stream_);
-  copy(payloads.data(), message.bytes.data(), room, cudaMemcpyHostToDevice);
+  copy(payloads.data(), message.bytes.data(), room);
   slice_.decode(compressor, pieces, {payloads.data(), room}, message.encoder, add);
   co_return;
 }

@@ -41,6 +41,10 @@ class DeviceGradients {
   /// Opens the ways that need all ranks. Collective over `group`, blocks.
   virtual void connect(Session& session, const std::shared_ptr<Group>& group) = 0;
 
+  /// Makes what a slice will need of its own. Once for each slice, after connect() and before any
+  /// exchange: from then on streams may wait for slices, and CUDA then lets nobody allocate.
+  virtual void prepare(const SliceJob& job) = 0;
+
   /// 0 if each rank has the residuals of its own gradients. Else they are shared by host, and this
   /// says by which, on all ranks alike: states are for the same hosts only.
   virtual std::uint64_t layout_digest() const noexcept = 0;

@@ -20,10 +20,14 @@ DeviceSlice::~DeviceSlice() {
   if (status_) device_.give_status(std::move(status_));
 }
 
-bool DeviceSlice::results_are_values() const {
-  if (job_.dtype != DType::Float32) return false;
-  const std::byte* next = job_.parts[0].result;
-  for (const SlicePart& part : job_.parts) {
+bool inputs_are_gathered(const SliceJob& job) {
+  return job.dtype != DType::Float32 || whole_parts(job).size() > 1;
+}
+
+bool results_are_values(const SliceJob& job) {
+  if (job.dtype != DType::Float32) return false;
+  const std::byte* next = job.parts[0].result;
+  for (const SlicePart& part : job.parts) {
     if (part.count > 0 && part.result != next) return false;
     next += part.count * sizeof(float);
   }
@@ -32,7 +36,7 @@ bool DeviceSlice::results_are_values() const {
 
 float* DeviceSlice::values() {
   if (values_ != nullptr) return values_;
-  if (results_are_values()) return values_ = reinterpret_cast<float*>(job_.parts[0].result);
+  if (results_are_values(job_)) return values_ = reinterpret_cast<float*>(job_.parts[0].result);
   values_lease_ = device_.memory().acquire(count_ * sizeof(float), stream_);
   return values_ = values_lease_.as<float>();
 }
@@ -49,23 +53,14 @@ const float* DeviceSlice::input_of(const Piece& piece) {
 }
 
 const float* DeviceSlice::inputs() {
-  if (job_.dtype == DType::Float32 && parts_.size() == 1)
-    return reinterpret_cast<const float*>(job_.parts[0].data);
+  if (!inputs_are_gathered(job_)) return reinterpret_cast<const float*>(job_.parts[0].data);
   if (!std::exchange(inputs_read_, true)) {
-    auto& table = device_.tables(job_.slice).inputs;
-    if (table) {
-      std::vector<void*> data;
-      for (const auto& part : job_.parts)
-        if (part.count > 0) data.push_back(const_cast<std::byte*>(part.data));
-      table->rebind(data, stream_);
-    } else {
-      std::vector<gpu::BucketTensor> tensors;
-      for (const Piece& whole : parts_)
-        tensors.push_back(
-            {const_cast<std::byte*>(whole.part->data), whole.count, job_.dtype, whole.at});
-      table = std::make_unique<gpu::GatherPlan>(tensors, stream_);
-    }
-    table->gather(stream_, values());
+    gpu::GatherPlan& table = *device_.tables(job_.slice).inputs;
+    std::vector<void*> data;
+    for (const auto& part : job_.parts)
+      if (part.count > 0) data.push_back(const_cast<std::byte*>(part.data));
+    table.rebind(data, stream_);
+    table.gather(stream_, values());
   }
   return values();
 }
@@ -133,14 +128,7 @@ void DeviceSlice::decode(const Compressor& compressor, std::span<const Piece> pi
 
 void DeviceSlice::store() {
   if (!values_lease_.data()) return;  // they are there
-  auto& table = device_.tables(job_.slice).results;
-  if (!table) {
-    std::vector<gpu::BucketTensor> tensors;
-    for (const Piece& whole : parts_)
-      tensors.push_back({whole.part->result, whole.count, job_.dtype, whole.at});
-    table = std::make_unique<gpu::GatherPlan>(tensors, stream_);
-  }
-  table->scatter(stream_, values_);
+  device_.tables(job_.slice).results->scatter(stream_, values_);
 }
 
 }  // namespace tersum::runtime

@@ -8,6 +8,11 @@
 
 namespace tersum::runtime {
 
+/// True if the slice's elements have to be brought together to be fp32 values.
+bool inputs_are_gathered(const SliceJob& job);
+/// True if its results are fp32 and lie one after the other.
+bool results_are_values(const SliceJob& job);
+
 /// Puts work into the stream of a slice; each call needs the exchange's device to be current.
 /// Engine's thread.
 class DeviceSlice {
@@ -58,7 +63,6 @@ class DeviceSlice {
 
  private:
   void move_elements(bool gathering);
-  bool results_are_values() const;
 
   ExchangeDevice& device_;
   Operation& op_;

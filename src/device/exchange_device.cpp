@@ -2,16 +2,26 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <string>
+
 #include "cuda/error.hpp"
 #include "cuda/kernels.hpp"
+#include "src/config.hpp"
+#include "src/device/device_slice.hpp"
 #include "src/device/hierarchical_exchange.hpp"
+#include "src/device/hold.hpp"
 #include "src/device/peer_exchange.hpp"
 #include "src/device/set_up.hpp"
 #include "src/device/stream_notice.hpp"
+#include "src/reduce.hpp"
 #include "src/session.hpp"
 
 namespace tersum::runtime {
 namespace {
+
+/// More slices than are ever exchanged at once with a sensible credit.
+constexpr std::size_t kMostUnderWay = 1024;
 
 int device_for_gradients() {
   if (!gpu::has_device())
@@ -72,12 +82,25 @@ gpu::TwinState* twin_state_of(CompressorState* state) noexcept {
   return state != nullptr ? &static_cast<DeviceState*>(state)->state() : nullptr;
 }
 
+/// What slices take is made now: later streams wait for them, and then CUDA may let nobody load
+/// kernels, allocate or make events until they go on. Memory is the exception (gpu::VirtualBuffer).
 ExchangeDevice::ExchangeDevice(Engine& engine, std::size_t slices)
-    : engine_(engine), device_(device_for_gradients()), tables_(slices) {
-  gpu::load_kernels();  // later a stream may wait for what they do
+    : engine_(engine),
+      device_(device_for_gradients()),
+      tables_(slices),
+      status_words_(2 * slices * sizeof(std::uint32_t)),
+      status_copies_(2 * slices * sizeof(std::uint32_t)) {
+  gpu::load_kernels();
+  const std::size_t under_way = std::min(slices, kMostUnderWay);
+  events_.reserve(device_, 2 * under_way);
+  memory_.reserve(8 * under_way);
 }
 
 ExchangeDevice::~ExchangeDevice() {
+  synchronize();
+}
+
+void ExchangeDevice::synchronize() const noexcept {
   const gpu::DeviceGuard guard(device_);
   for (const auto& stream : streams_) cudaStreamSynchronize(stream.get());
   cudaStreamSynchronize(states_stream_.get());
@@ -130,9 +153,31 @@ void ExchangeDevice::when_reached(Stream stream, std::function<void(const Status
 void ExchangeDevice::connect(Session& session, const std::shared_ptr<Group>& group) {
   session_ = &session;
   group_ = group;
+  if (const char* connections = cuda_connections(); most_held_streams(connections) == 0)
+    engine_.logger().warn("CUDA_DEVICE_MAX_CONNECTIONS=" + std::string(connections) +
+                          " leaves no queue for a stream that waits for a work: "
+                          "Work::wait_on() will block its caller. Leave it unset, or let it be 8 "
+                          "to 32");
   const gpu::DeviceGuard guard(device_);
   peers_ = PeerExchange::open(session, group);
   if (!peers_) hierarchy_ = HierarchicalExchange::open(session, group);
+}
+
+void ExchangeDevice::prepare(const SliceJob& job) {
+  const gpu::DeviceGuard guard(device_);
+  SliceTables& tables = tables_[job.slice];
+  const auto table_of = [&](auto place) {
+    std::vector<gpu::BucketTensor> tensors;
+    for (const Piece& whole : whole_parts(job))
+      tensors.push_back({place(*whole.part), whole.count, job.dtype, whole.at});
+    return std::make_unique<gpu::GatherPlan>(tensors, states_stream_);
+  };
+  // Dense elements stay what they are, but for 16-bit floats that a host sums.
+  if (inputs_are_gathered(job) && (!job.dense || (hierarchy_ && is_half(job.dtype))))
+    tables.inputs = table_of([](const SlicePart&) { return nullptr; });  // known at each exchange
+  if (!results_are_values(job) && !job.dense)
+    tables.results = table_of([](const SlicePart& part) { return part.result; });
+  states_changed();
 }
 
 std::uint64_t ExchangeDevice::layout_digest() const noexcept {
@@ -164,6 +209,11 @@ void ExchangeDevice::abort() noexcept {
 }
 
 void ExchangeDevice::recover() {
+  synchronize();
+  {
+    const std::lock_guard lock(kept_mutex_);
+    kept_.clear();
+  }
   if (peers_ && !agree(*session_, group_, !peers_->aborted())) peers_->renew();
   if (hierarchy_ && !agree(*session_, group_, !hierarchy_->aborted())) hierarchy_->renew();
 }
@@ -180,13 +230,17 @@ Task<> ExchangeDevice::copy(Operation& op, void* to, const void* from, std::size
 }
 
 gpu::StreamView ExchangeDevice::stream(std::uint32_t slice) {
-  const gpu::Stream& stream = streams_[slice % kStreams];
+  const gpu::Stream& stream = streams_[slice % (peers_ || hierarchy_ ? kPeerStreams : kStreams)];
   stream.wait(states_changed_);
   return stream.view();
 }
 
 ExchangeDevice::StatusWord ExchangeDevice::take_status(gpu::StreamView stream) {
-  if (statuses_.empty()) return std::make_unique<gpu::DecodeStatus>(stream);
+  if (statuses_.empty()) {
+    const std::size_t next = statuses_made_++;  // no slice has more than two
+    return std::make_unique<gpu::DecodeStatus>(status_words_.as<std::uint32_t>() + next,
+                                               status_copies_.as<std::uint32_t>() + next, stream);
+  }
   StatusWord status = std::move(statuses_.back());
   statuses_.pop_back();
   status->clear(stream);

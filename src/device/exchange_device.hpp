@@ -23,8 +23,8 @@ class PeerExchange;
 /// A DeviceGradients with what its codecs share.
 class ExchangeDevice final : public DeviceGradients {
  public:
-  /// Where the elements of one slice are read and written by one launch each. Made when the slice
-  /// first needs them.
+  /// Where the elements of one slice are read and written by one launch each; null where none is
+  /// needed.
   struct SliceTables {
     std::unique_ptr<gpu::GatherPlan> inputs, results;
   };
@@ -40,6 +40,7 @@ class ExchangeDevice final : public DeviceGradients {
   void check_memory(const void* data, const std::string& name) const override;
   void when_reached(Stream stream, std::function<void(const Status&)> function) override;
   void connect(Session& session, const std::shared_ptr<Group>& group) override;
+  void prepare(const SliceJob& job) override;
   std::uint64_t layout_digest() const noexcept override;
   Task<> exchange(Operation& op, const SliceJob& job) override;
   void abort() noexcept override;
@@ -57,6 +58,13 @@ class ExchangeDevice final : public DeviceGradients {
   /// The stream of a slice: a few take turns. It runs after the last commit of states.
   gpu::StreamView stream(std::uint32_t slice);
   StatusWord take_status(gpu::StreamView stream);
+  /// Copies from or to these may still be in a stream. They go back when nothing is, which the
+  /// engine does not wait for: a stream may be behind one that waits for works that it has yet to
+  /// fail.
+  void keep(std::vector<PinnedLease> messages) {
+    const std::lock_guard lock(kept_mutex_);
+    for (PinnedLease& message : messages) kept_.push_back(std::move(message));
+  }
   void give_status(StatusWord status) noexcept { statuses_.push_back(std::move(status)); }
 
   /// Where states change between steps; next steps wait for it.
@@ -64,12 +72,16 @@ class ExchangeDevice final : public DeviceGradients {
   void states_changed() { states_changed_.record(states_stream_); }
 
  private:
+  void synchronize() const noexcept;
+
   static constexpr std::size_t kStreams = 4;
+  /// Where slices have kernels that wait for peers. A stream that waits keeps one of CUDA's queues
+  /// busy (most_held_streams()): with two, one slice is prepared while another one is reduced.
+  static constexpr std::size_t kPeerStreams = 2;
 
   Engine& engine_;
   const int device_;
-  // All of high priority: what trains is in the others, and a stream that waits for one of our
-  // works must not keep these from going on (streams of one priority can share a queue).
+  // All of high priority: what trains is in the others.
   gpu::Stream ready_stream_{gpu::StreamPriority::High}, states_stream_{gpu::StreamPriority::High};
   gpu::Event ready_, states_changed_;
   std::array<gpu::Stream, kStreams> streams_{
@@ -78,9 +90,14 @@ class ExchangeDevice final : public DeviceGradients {
   gpu::EventPool events_;
   gpu::BufferPool memory_;
   PinnedPool pinned_;
+  std::mutex kept_mutex_;
+  std::vector<PinnedLease> kept_;
   std::unordered_map<const Compressor*, std::unique_ptr<gpu::Twin>> twins_;
   std::vector<gpu::DeviceBuffer> results_;
   std::vector<SliceTables> tables_;
+  gpu::DeviceBuffer status_words_;
+  gpu::PinnedBuffer status_copies_;
+  std::size_t statuses_made_ = 0;
   std::vector<StatusWord> statuses_;
   Session* session_ = nullptr;
   std::shared_ptr<Group> group_;  // of the communicator

@@ -112,8 +112,7 @@ bool HierarchicalExchange::go_together(const std::vector<Share>& shares) {
 
 /// Where the hosts' sums are put together, one after the other.
 std::byte* HierarchicalExchange::sums_of(DeviceSlice& slice) {
-  return is_widened(slice.job()) ? reinterpret_cast<std::byte*>(slice.values())
-                                 : results_of(slice);
+  return is_widened(slice.job()) ? reinterpret_cast<std::byte*>(slice.values()) : results_of(slice);
 }
 
 /// The same of what all hosts have combined.
@@ -149,16 +148,14 @@ SliceJob HierarchicalExchange::job_of(const Share& share, DeviceSlice& slice) {
 
 template <class Kernels>
 void HierarchicalExchange::launch(DeviceSlice& slice, const Kernels& kernels) {
-  ready_.record(slice.stream());
-  stream_.wait(ready_);
+  slice.stream().wait(done_);
   std::exception_ptr error;
   try {
     kernels();
   } catch (...) {
     error = std::current_exception();
   }
-  done_.record(stream_);
-  slice.stream().wait(done_);
+  done_.record(slice.stream());
   if (error) std::rethrow_exception(error);
 }
 
@@ -190,12 +187,12 @@ void HierarchicalExchange::reduce(DeviceSlice& slice, const std::vector<Share>& 
     if (go_together(shares)) {
       const Share& share = own(shares);
       return peers.reduce_scatter(from, place + share.begin * element, share.count, dtype, job.op,
-                                  stream_);
+                                  slice.stream());
     }
     for (std::size_t r = 0; r < shares.size(); ++r) {
       const std::size_t at = shares[r].begin * element;
       peers.reduce(from + at, place + at, shares[r].count, dtype, job.op, static_cast<int>(r),
-                   stream_);
+                   slice.stream());
     }
   });
 }
@@ -209,10 +206,11 @@ void HierarchicalExchange::gather(DeviceSlice& slice, const std::vector<Share>& 
   gpu::PeerCommunicator& peers = peers_.peers();
   launch(slice, [&] {
     if (go_together(shares))
-      return peers.all_gather(place_of_share(own(shares)), place, shares[0].count, dtype, stream_);
+      return peers.all_gather(place_of_share(own(shares)), place, shares[0].count, dtype,
+                              slice.stream());
     for (std::size_t r = 0; r < shares.size(); ++r) {
       std::byte* const share = place_of_share(shares[r]);
-      peers.broadcast(share, share, shares[r].count, dtype, static_cast<int>(r), stream_);
+      peers.broadcast(share, share, shares[r].count, dtype, static_cast<int>(r), slice.stream());
     }
   });
   if (!slice.job().dense)

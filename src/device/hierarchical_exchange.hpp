@@ -62,7 +62,7 @@ class HierarchicalExchange {
   static std::byte* sums_of(DeviceSlice& slice);
   static std::byte* results_of(DeviceSlice& slice);
   static SliceJob job_of(const Share& share, DeviceSlice& slice);
-  /// Kernels on peer memory, behind what is in the slice's stream and before what comes there.
+  /// Kernels on peer memory, in the slice's stream and behind those of the turn before.
   template <class Kernels>
   void launch(DeviceSlice& slice, const Kernels& kernels);
   Status outcome();
@@ -74,8 +74,7 @@ class HierarchicalExchange {
   const HostLayout layout_;
   const std::shared_ptr<Group> host_;
   const int device_;
-  gpu::Stream stream_{gpu::StreamPriority::High};
-  gpu::Event ready_, done_;
+  gpu::Event done_;  // by the slice whose turn was last: kernels of all follow each other
   HostPeers peers_;
 };
 

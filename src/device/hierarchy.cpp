@@ -50,7 +50,7 @@ Hierarchy::Hierarchy(const Session& session, std::shared_ptr<Group> host,
     : host_(std::move(host)),
       counterparts_(std::move(counterparts)),
       room_(room),
-      links_(take_peer_links(session, host_)),
+      links_(take_peer_links(session, host_, LinkUse::Calls)),
       peers_(links_->peers),
       brought_in_(kAhead + 1) {
   if (room_.memory != SlotMemory::Pinned) return;

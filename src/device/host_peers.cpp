@@ -19,7 +19,7 @@ void HostPeers::connect(bool compressed) {
     former = std::exchange(links_, nullptr);
   });
   former.reset();  // given back first: it may be what comes again
-  auto links = take_peer_links(session_, group_);
+  auto links = take_peer_links(session_, group_, LinkUse::Engine);
   if (compressed) links->open_compressed(session_, group_);
   session_.run_on_engine([&] {
     links_ = std::move(links);

@@ -81,7 +81,7 @@ class PeerCollectives final : public DeviceCollectives,
   PeerCollectives(const Session& session, std::shared_ptr<Group> group)
       : engine_(&session.engine()),
         group_(std::move(group)),
-        links_(take_peer_links(session, group_)),
+        links_(take_peer_links(session, group_, LinkUse::Calls)),
         peers_(links_->peers),
         check_(session.engine(), group_, session.config().timeout) {
     done_->complete(Status::ok());

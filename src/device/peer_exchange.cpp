@@ -49,8 +49,8 @@ const gpu::CompressedMethod& PeerExchange::method_of(const SliceJob& job) {
       .first->second;
 }
 
-/// What a slice can do before its turn's kernels, in its own stream: all memory that these use is
-/// there, and elements are in one place.
+/// What a slice can do before its turn's kernels, while those of the turn before run: all memory
+/// that these use is there, and elements are in one place.
 void PeerExchange::prepare(DeviceSlice& slice) {
   if (slice.job().dense) {
     if (slice.parts().size() > 1) slice.gather();
@@ -79,11 +79,12 @@ void PeerExchange::reduce_dense(DeviceSlice& slice) {
   const SliceJob& job = slice.job();
   if (slice.parts().size() == 1) {
     const SlicePart& part = job.parts[0];
-    peers_.peers().all_reduce(part.data, part.result, part.count, job.dtype, job.op, stream_);
+    peers_.peers().all_reduce(part.data, part.result, part.count, job.dtype, job.op,
+                              slice.stream());
     return;
   }
   std::byte* const elements = slice.elements();
-  peers_.peers().all_reduce(elements, elements, slice.count(), job.dtype, job.op, stream_);
+  peers_.peers().all_reduce(elements, elements, slice.count(), job.dtype, job.op, slice.stream());
 }
 
 void PeerExchange::reduce_compressed(DeviceSlice& slice) {
@@ -99,7 +100,7 @@ void PeerExchange::reduce_compressed(DeviceSlice& slice) {
     if (method.feeds_back_sums()) run.reducer_state = twin_state_of(piece.part->reducer_state);
     run.workspace = slice.workspace(method.workspace_bytes(piece.count, group_->size()));
     run.decoded = &slice.status();
-    peers_.compressed().all_reduce(method, run, job.op, stream_);
+    peers_.compressed().all_reduce(method, run, job.op, slice.stream());
   }
 }
 
@@ -110,11 +111,9 @@ Task<> PeerExchange::exchange(DeviceSlice& slice) {
   {
     const gpu::DeviceGuard guard(device_);
     prepare(slice);
-    prepared_.record(slice.stream());
-    stream_.wait(prepared_);
-    slice.job().dense ? reduce_dense(slice) : reduce_compressed(slice);
-    reduced_.record(stream_);
     slice.stream().wait(reduced_);
+    slice.job().dense ? reduce_dense(slice) : reduce_compressed(slice);
+    reduced_.record(slice.stream());
     deliver(slice);
   }
   op.set_stage(Stage::Exchanging);

@@ -42,8 +42,7 @@ class PeerExchange {
 
   const std::shared_ptr<Group> group_;
   const int device_;
-  gpu::Stream stream_{gpu::StreamPriority::High};
-  gpu::Event prepared_, reduced_;
+  gpu::Event reduced_;  // by the slice whose turn was last: kernels of all follow each other
   std::map<const Compressor*, gpu::CompressedMethod> methods_;
   HostPeers peers_;
 };

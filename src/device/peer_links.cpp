@@ -36,12 +36,14 @@ std::vector<Offer> exchange_offers(const Session& session, const std::shared_ptr
 
 }  // namespace
 
-PeerLinks::PeerLinks(const Session& session, const std::shared_ptr<Group>& group,
+PeerLinks::PeerLinks(const Session& session, const std::shared_ptr<Group>& group, LinkUse given_use,
                      std::uint64_t given_number)
     : members(group->members()),
       device(gpu::current_device()),
+      use(given_use),
       number(given_number),
-      peers(group->rank(), group->size(), blobs_of(session, group), peer_settings(session)) {}
+      peers(group->rank(), group->size(), blobs_of(session, group),
+            peer_settings(session, use == LinkUse::Calls)) {}
 
 void PeerLinks::open_compressed(const Session& session, const std::shared_ptr<Group>& group) {
   if (!compressed)
@@ -63,12 +65,12 @@ using Owned = std::unique_ptr<PeerLinks>;
 
 /// Links that all ranks have given back, if there are any. While ranks talk about them nobody else
 /// here gets them.
-Owned take_idle(const Session& session, const std::shared_ptr<Group>& group,
+Owned take_idle(const Session& session, const std::shared_ptr<Group>& group, LinkUse use,
                 std::uint64_t& fresh_number) {
   Shelf<PeerLinks>& shelf = session.device_pools()->links;
   const int device = gpu::current_device();
   std::vector<Owned> offered = shelf.take(kMostOffers, [&](const PeerLinks& links) {
-    return links.device == device && links.members == group->members();
+    return links.device == device && links.use == use && links.members == group->members();
   });
   Offer own;
   for (std::size_t i = 0; i < offered.size(); ++i) own.idle[i] = offered[i]->number;
@@ -95,11 +97,11 @@ Owned take_idle(const Session& session, const std::shared_ptr<Group>& group,
 }  // namespace
 
 std::shared_ptr<PeerLinks> take_peer_links(const Session& session,
-                                           const std::shared_ptr<Group>& group) {
+                                           const std::shared_ptr<Group>& group, LinkUse use) {
   std::uint64_t fresh = 0;
-  Owned links = take_idle(session, group, fresh);
+  Owned links = take_idle(session, group, use, fresh);
   if (!links) {
-    links = std::make_unique<PeerLinks>(session, group, fresh);
+    links = std::make_unique<PeerLinks>(session, group, use, fresh);
   } else {
     try {
       links->renew(session, group);

@@ -7,17 +7,19 @@
 
 namespace tersum::runtime {
 
-PinnedLease::PinnedLease(PinnedLease&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)), buffer_(std::move(other.buffer_)) {}
+PinnedLease::PinnedLease(PinnedLease&& other) noexcept {
+  *this = std::move(other);
+}
 
 PinnedLease& PinnedLease::operator=(PinnedLease&& other) noexcept {
   std::swap(pool_, other.pool_);
-  std::swap(buffer_, other.buffer_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
   return *this;
 }
 
 PinnedLease::~PinnedLease() {
-  if (pool_ != nullptr) pool_->give_back(std::move(buffer_));
+  if (pool_ != nullptr) pool_->give_back(data_, bytes_);
 }
 
 PinnedLease PinnedPool::acquire(std::size_t bytes) {
@@ -26,13 +28,13 @@ PinnedLease PinnedPool::acquire(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     auto& buffers = free_[size];
     if (!buffers.empty()) {
-      PinnedLease lease(this, std::move(buffers.back()));
+      PinnedLease lease(this, buffers.back(), size);
       buffers.pop_back();
       return lease;
     }
     ++allocations_;
   }
-  return {this, gpu::PinnedBuffer(size)};
+  return {this, memory_.take(size), size};
 }
 
 std::size_t PinnedPool::allocations() const {
@@ -40,11 +42,11 @@ std::size_t PinnedPool::allocations() const {
   return allocations_;
 }
 
-void PinnedPool::give_back(gpu::PinnedBuffer buffer) noexcept {
+void PinnedPool::give_back(std::byte* data, std::size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   try {
-    free_[buffer.bytes()].push_back(std::move(buffer));
-  } catch (const std::bad_alloc&) {  // no room to remember it: it is freed
+    free_[bytes].push_back(data);
+  } catch (const std::bad_alloc&) {  // no room to remember it: it is free at the pool's end
   }
 }
 

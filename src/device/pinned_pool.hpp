@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "cuda/buffer.hpp"
+#include "cuda/virtual_memory.hpp"
 
 namespace tersum::runtime {
 
@@ -21,29 +21,31 @@ class PinnedLease {
   PinnedLease& operator=(PinnedLease&& other) noexcept;
   ~PinnedLease();
 
-  std::byte* data() const noexcept { return buffer_.data(); }
+  std::byte* data() const noexcept { return data_; }
   /// At least what was asked for.
-  std::size_t bytes() const noexcept { return buffer_.bytes(); }
+  std::size_t bytes() const noexcept { return bytes_; }
 
  private:
   friend class PinnedPool;
-  PinnedLease(PinnedPool* pool, gpu::PinnedBuffer buffer) noexcept
-      : pool_(pool), buffer_(std::move(buffer)) {}
+  PinnedLease(PinnedPool* pool, std::byte* data, std::size_t bytes) noexcept
+      : pool_(pool), data_(data), bytes_(bytes) {}
 
   PinnedPool* pool_ = nullptr;
-  gpu::PinnedBuffer buffer_;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
 };
 
-/// Long-lived pinned buffers in size classes (those of gpu::BufferPool). Pinning blocks the host
-/// and takes long (about a millisecond for a few MiB), so that a steady state must not: what comes
-/// back is kept. Thread-safe. All leases end before their pool.
+/// Long-lived pinned buffers in size classes (those of gpu::BufferPool), for the host and one
+/// device. Pinning takes long (a millisecond for each MiB), so that a steady state must not: what
+/// comes back is kept. It does not wait for streams (gpu::VirtualBuffer). Thread-safe. All leases
+/// end before their pool.
 class PinnedPool {
  public:
   PinnedPool() = default;
   PinnedPool(const PinnedPool&) = delete;
   PinnedPool& operator=(const PinnedPool&) = delete;
 
-  /// Contents are undefined. Error OutOfMemory.
+  /// For the device that is current. Contents are undefined. Error OutOfMemory.
   PinnedLease acquire(std::size_t bytes);
 
   /// How often acquire() had to allocate: stays the same in a steady state.
@@ -51,11 +53,12 @@ class PinnedPool {
 
  private:
   friend class PinnedLease;
-  void give_back(gpu::PinnedBuffer buffer) noexcept;
+  void give_back(std::byte* data, std::size_t bytes) noexcept;
 
   mutable std::mutex mutex_;
-  std::map<std::size_t, std::vector<gpu::PinnedBuffer>> free_;  // by bytes
+  std::map<std::size_t, std::vector<std::byte*>> free_;  // by bytes
   std::size_t allocations_ = 0;
+  gpu::PieceAllocator memory_{gpu::Place::Host};
 };
 
 }  // namespace tersum::runtime

@@ -52,8 +52,9 @@ gpu::AllGatherBlobs blobs_of(const Session& session, std::shared_ptr<Group> grou
   };
 }
 
-gpu::PeerSettings peer_settings(const Session& session) {
+gpu::PeerSettings peer_settings(const Session& session, bool copy_engines) {
   gpu::PeerSettings settings;
+  settings.copy_engines = copy_engines;
   settings.timeout = session.config().timeout;
   return settings;
 }

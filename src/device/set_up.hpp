@@ -33,7 +33,7 @@ bool agree(const Session& session, const std::shared_ptr<Group>& group, bool val
 gpu::AllGatherBlobs blobs_of(const Session& session, std::shared_ptr<Group> group);
 
 /// Of groups of peers of this session.
-gpu::PeerSettings peer_settings(const Session& session);
+gpu::PeerSettings peer_settings(const Session& session, bool copy_engines);
 
 /// Where this rank is among the hosts of a group; group ranks, ascending.
 struct HostLayout {

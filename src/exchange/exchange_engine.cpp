@@ -106,7 +106,8 @@ std::shared_ptr<SliceJob> ExchangeState::make_job(std::uint32_t slice) {
     part.gradient = segment.gradient;
     part.offset = segment.offset;
     part.count = segment.count;
-    part.data = static_cast<const std::byte*>(track.data) + segment.offset * element;
+    if (track.data != nullptr)  // it has been submitted
+      part.data = static_cast<const std::byte*>(track.data) + segment.offset * element;
     part.result = track.result + segment.offset * element;
     part.state = track.state.get();
     part.reducer_state = track.reducer_state.get();

@@ -10,10 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -62,12 +63,15 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  /// Waits for a rank: its exit code, or minus the signal that ended it.
+  /// Waits for a rank: its exit code, or minus the signal that ended it. One that is still there
+  /// two minutes after the start is killed: it hangs.
   int status_of(std::size_t rank) {
     pid_t& pid = pids_[rank];
     int status = 0;
     if (pid > 0) {
-      while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+      while (::waitpid(pid, &status, WNOHANG) == 0) {
+        if (std::chrono::steady_clock::now() > deadline_) ::kill(pid, SIGKILL);
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
     }
     pid = -1;
@@ -90,6 +94,8 @@ class Job {
     return pid;
   }
 
+  const std::chrono::steady_clock::time_point deadline_ =
+      std::chrono::steady_clock::now() + std::chrono::minutes(2);
   std::vector<pid_t> pids_;
 };
 

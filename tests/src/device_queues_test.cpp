@@ -1,0 +1,136 @@
+// Streams that wait for works, with what programs put behind such a wait, while there are as few
+// queues as CUDA_DEVICE_MAX_CONNECTIONS says. Ranks are processes, with the queues that users have.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "src/device/hold.hpp"
+#include "src/device_gradients_support.hpp"
+#include "src/device_job.hpp"
+
+namespace tersum::test {
+namespace {
+
+TEST(HeldStreams, LeaveQueuesToTheWorksThatTheyWaitFor) {
+  EXPECT_EQ(runtime::most_held_streams(nullptr), 1u);
+  EXPECT_EQ(runtime::most_held_streams("1"), 0u);
+  EXPECT_EQ(runtime::most_held_streams("4"), 0u);
+  EXPECT_EQ(runtime::most_held_streams("8"), 1u);
+  EXPECT_EQ(runtime::most_held_streams("16"), 5u);
+  EXPECT_EQ(runtime::most_held_streams("32"), 13u);
+  EXPECT_EQ(runtime::most_held_streams("1000"), 13u);  // CUDA makes 32 of it
+  for (const char* text : {"", "0", "-3", "many"})
+    EXPECT_EQ(runtime::most_held_streams(text), 0u) << text;
+}
+
+/// Many slices in each step.
+Model sliced_model() {
+  Model model;
+  for (int layer = 0; layer < 9; ++layer)
+    model.push_back(gradient("layer" + std::to_string(layer) + ".weight",
+                             50'000 + 7001 * static_cast<std::size_t>(layer), DType::Float32,
+                             layer));
+  return on_device(model);
+}
+
+/// The results of some steps of a program that runs ahead: after each wait_on() a stream reads the
+/// gradient, takes the next batch up and something down.
+std::vector<Tensors> train_ahead(Communicator& communicator, const Model& model,
+                                 const ExchangeOptions& options, std::uint64_t steps) {
+  constexpr std::size_t kBatch = 1 << 20;
+  const gpu::Stream stream;
+  std::array<gpu::Stream, 3> nexts;  // more than may wait where there are eight queues
+  const DeviceTensors tensors(model), copies(model);
+  const gpu::DeviceBuffer batch(kBatch), loss(kBatch);
+  const gpu::PinnedBuffer batch_here(kBatch), loss_here(kBatch);
+  GradientExchange exchange(communicator, model, options);
+  std::vector<Tensors> results;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    const Tensors inputs = gradients_of(model, communicator.rank(), step);
+    tensors.write(inputs, stream);
+    std::vector<Work> works(model.size());
+    for (std::size_t g : backward_order(model))
+      works[g] = exchange.submit(g, tensors[g], stream.view());
+    for (std::size_t g = 0; g < model.size(); ++g) {
+      const gpu::StreamView next = nexts[g % nexts.size()];
+      works[g].wait_on(next);
+      const auto copy = [&](void* to, const void* from, std::size_t bytes) {
+        gpu::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, next.get()),
+                   "cudaMemcpyAsync");
+      };
+      copy(copies[g], tensors[g], inputs[g].size());
+      copy(batch.data(), batch_here.data(), kBatch);
+      copy(loss_here.data(), loss.data(), kBatch);
+    }
+    for (const gpu::Stream& next : nexts) next.synchronize();
+    results.push_back(copies.read(nexts[0]));
+    exchange.commit();
+  }
+  return results;
+}
+
+/// The same, waiting for each step.
+std::vector<Tensors> train_in_step(Communicator& communicator, const Model& model,
+                                   const ExchangeOptions& options, std::uint64_t steps) {
+  const gpu::Stream stream;
+  const DeviceTensors tensors(model);
+  GradientExchange exchange(communicator, model, options);
+  std::vector<Tensors> results;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    tensors.write(gradients_of(model, communicator.rank(), step), stream);
+    for (std::size_t g : backward_order(model)) exchange.submit(g, tensors[g], stream.view());
+    exchange.wait_all();
+    exchange.commit();
+    results.push_back(tensors.read(stream));
+  }
+  return results;
+}
+
+TEST(DeviceRank, Runs) {
+  if (role().empty()) GTEST_SKIP() << "a rank of the tests below";
+  Communicator communicator = Communicator::connect();
+  gpu::check(cudaSetDevice(communicator.rank() % gpus()), "cudaSetDevice");
+  const Model model = sliced_model();
+  for (const char* spec : {"none", "fp16", "qint:bits=4+ef", "topk:ratio=0.01+ef"}) {
+    const auto expected = train_in_step(communicator, model, compressing(spec), 3);
+    EXPECT_EQ(train_ahead(communicator, model, compressing(spec), 3), expected) << spec;
+  }
+}
+
+struct Case {
+  const char* hosts;
+  const char* connections;  ///< empty: what CUDA takes by itself
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.hosts << " with " << (*c.connections != '\0' ? c.connections : "CUDA's own")
+             << " queues";
+}
+
+class DeviceQueues : public testing::TestWithParam<Case> {};
+
+INSTANTIATE_TEST_SUITE_P(Few, DeviceQueues,
+                         testing::Values(Case{"ab", ""}, Case{"ab", "1"}, Case{"ab", "4"},
+                                         Case{"ab", "12"}, Case{"aa", ""}, Case{"aa", "1"},
+                                         Case{"aa", "2"}, Case{"aa", "12"}, Case{"abab", ""},
+                                         Case{"abab", "1"}));
+
+TEST_P(DeviceQueues, WorksEndWhateverIsPutBehindAWait) {
+  if (gpus() == 0) GTEST_SKIP() << "no GPU here";
+  const std::string hosts = GetParam().hosts;
+  if (hosts != "ab" && gpus() < 2) GTEST_SKIP() << "one GPU only: a host needs two";
+  // Four processes on two GPUs take turns there, which makes each slice slow: fewer of them.
+  const std::string slices = hosts == "abab" ? "700K" : "100K";
+  std::vector<std::string> settings = {"TERSUM_DEVICE_SLICE_BYTES=" + slices,
+                                       "TERSUM_TIMEOUT_MS=10000"};
+  if (*GetParam().connections != '\0')
+    settings.push_back(std::string("CUDA_DEVICE_MAX_CONNECTIONS=") + GetParam().connections);
+  Job job(hosts, "train", settings);
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) EXPECT_EQ(job.status_of(rank), 0) << rank;
+}
+
+}  // namespace
+}  // namespace tersum::test
