@@ -57,8 +57,7 @@ bool locate(Place place, int device, CUmemLocation& location) {
 #if CUDA_VERSION >= 12020
   location = {CU_MEM_LOCATION_TYPE_HOST_NUMA,
               std::max(0, driver().attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device))};
-  return driver().attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                            device) != 0;
+  return true;  // older drivers refuse it
 #else
   return false;
 #endif

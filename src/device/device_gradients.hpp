@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "src/exchange/slice_codec.hpp"
 #include "tersum/types.hpp"
@@ -41,9 +42,11 @@ class DeviceGradients {
   /// Opens the ways that need all ranks. Collective over `group`, blocks.
   virtual void connect(Session& session, const std::shared_ptr<Group>& group) = 0;
 
-  /// Makes what a slice will need of its own. Once for each slice, after connect() and before any
-  /// exchange: from then on streams may wait for slices, and CUDA then lets nobody allocate.
-  virtual void prepare(const SliceJob& job) = 0;
+  /// Makes what each slice will need of its own: all of the exchange's slices in device memory,
+  /// once, after connect() and before any exchange. From then on streams may wait for slices, and
+  /// CUDA then lets nobody allocate. Collective, as connect(): throws on all ranks if it fails on
+  /// one.
+  virtual void prepare(std::span<const std::shared_ptr<const SliceJob>> jobs) = 0;
 
   /// 0 if each rank has the residuals of its own gradients. Else they are shared by host, and this
   /// says by which, on all ranks alike: states are for the same hosts only.

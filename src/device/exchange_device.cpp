@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <exception>
 #include <string>
 
 #include "cuda/error.hpp"
@@ -94,13 +95,18 @@ ExchangeDevice::ExchangeDevice(Engine& engine, std::size_t slices)
   const std::size_t under_way = std::min(slices, kMostUnderWay);
   events_.reserve(device_, 2 * under_way);
   memory_.reserve(8 * under_way);
+  memory_.acquire(1, states_stream_);  // the driver's functions for it are looked up the first time
+  pinned_.acquire(1);
 }
 
 ExchangeDevice::~ExchangeDevice() {
-  synchronize();
+  try {
+    synchronize();
+  } catch (const Error&) {  // the device is lost: nothing runs there
+  }
 }
 
-void ExchangeDevice::synchronize() const noexcept {
+void ExchangeDevice::synchronize() const {
   const gpu::DeviceGuard guard(device_);
   for (const auto& stream : streams_) cudaStreamSynchronize(stream.get());
   cudaStreamSynchronize(states_stream_.get());
@@ -163,8 +169,23 @@ void ExchangeDevice::connect(Session& session, const std::shared_ptr<Group>& gro
   if (!peers_) hierarchy_ = HierarchicalExchange::open(session, group);
 }
 
-void ExchangeDevice::prepare(const SliceJob& job) {
+void ExchangeDevice::prepare(std::span<const std::shared_ptr<const SliceJob>> jobs) {
   const gpu::DeviceGuard guard(device_);
+  std::exception_ptr error;
+  try {
+    for (const auto& job : jobs) make_tables(*job);
+    states_changed();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const bool agreed = agree(*session_, group_, !error);
+  if (error) std::rethrow_exception(error);
+  if (!agreed)
+    throw Error(Code::OutOfMemory,
+                "another rank could not prepare its gradient exchange on its GPU; it says why");
+}
+
+void ExchangeDevice::make_tables(const SliceJob& job) {
   SliceTables& tables = tables_[job.slice];
   const auto table_of = [&](auto place) {
     std::vector<gpu::BucketTensor> tensors;
@@ -177,7 +198,6 @@ void ExchangeDevice::prepare(const SliceJob& job) {
     tables.inputs = table_of([](const SlicePart&) { return nullptr; });  // known at each exchange
   if (!results_are_values(job) && !job.dense)
     tables.results = table_of([](const SlicePart& part) { return part.result; });
-  states_changed();
 }
 
 std::uint64_t ExchangeDevice::layout_digest() const noexcept {

@@ -40,7 +40,7 @@ class ExchangeDevice final : public DeviceGradients {
   void check_memory(const void* data, const std::string& name) const override;
   void when_reached(Stream stream, std::function<void(const Status&)> function) override;
   void connect(Session& session, const std::shared_ptr<Group>& group) override;
-  void prepare(const SliceJob& job) override;
+  void prepare(std::span<const std::shared_ptr<const SliceJob>> jobs) override;
   std::uint64_t layout_digest() const noexcept override;
   Task<> exchange(Operation& op, const SliceJob& job) override;
   void abort() noexcept override;
@@ -72,7 +72,8 @@ class ExchangeDevice final : public DeviceGradients {
   void states_changed() { states_changed_.record(states_stream_); }
 
  private:
-  void synchronize() const noexcept;
+  void make_tables(const SliceJob& job);
+  void synchronize() const;
 
   static constexpr std::size_t kStreams = 4;
   /// Where slices have kernels that wait for peers. A stream that waits keeps one of CUDA's queues

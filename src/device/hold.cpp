@@ -8,6 +8,7 @@
 #include "cuda/error.hpp"
 #include "src/config.hpp"
 #include "src/device/stream_gate.hpp"
+#include "src/engine/engine.hpp"
 
 namespace tersum::runtime {
 namespace {
@@ -54,13 +55,14 @@ class HeldStreams {
     return *streams;
   }
 
-  /// False if the device has no queue to spare for this stream. Every other add() is followed by a
-  /// remove().
+  /// False if the device has no queue to spare for this stream, and the caller can wait instead.
+  /// Every other add() is followed by a remove().
   bool add(int device, Id stream) {
     const std::lock_guard lock(mutex_);
     auto& held = held_[device];
     const auto found = held.find(stream);
-    if (found == held.end() && held.size() >= most_) return false;
+    if (found == held.end() && held.size() >= most_ && !Engine::on_any_engine_thread())
+      return false;
     ++(found == held.end() ? held[stream] : found->second);
     return true;
   }

@@ -60,7 +60,16 @@ void Engine::submit(std::unique_ptr<Command> command) noexcept {
 
 // ---- the loop ----
 
+namespace {
+thread_local bool is_engine_thread = false;
+}
+
+bool Engine::on_any_engine_thread() noexcept {
+  return is_engine_thread;
+}
+
 void Engine::loop() {
+  is_engine_thread = true;
   if (control_) control_->start(*this);
   auto idle_since = Clock::now(), polled = idle_since;
   int turns = 0;

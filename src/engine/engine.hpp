@@ -106,6 +106,8 @@ class Engine final : private transport::Listener, private transport::ControlList
   const Logger& logger() const noexcept { return logger_; }
   const EngineOptions& options() const noexcept { return options_; }
   bool on_engine_thread() const noexcept { return std::this_thread::get_id() == thread_.get_id(); }
+  /// True in the thread of any engine, which must not block.
+  static bool on_any_engine_thread() noexcept;
 
  private:
   friend class Operation;

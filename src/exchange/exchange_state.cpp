@@ -182,8 +182,12 @@ void ExchangeState::agree(Communicator communicator) {
       plan_.hash = runtime::mix(plan_.hash, layout);
   }
   group_ = std::make_shared<ExchangeGroup>(*this, id, parent.rank(), parent.members());
-  for (std::uint32_t slice = 0; slice < slices_.size(); ++slice)
-    if (const auto job = make_job(slice); job->device != nullptr) job->device->prepare(*job);
+  if (device_) {
+    std::vector<std::shared_ptr<const runtime::SliceJob>> jobs;
+    for (std::uint32_t slice = 0; slice < slices_.size(); ++slice)
+      if (auto job = make_job(slice); job->device != nullptr) jobs.push_back(std::move(job));
+    device_->prepare(jobs);
+  }
   session_->run_on_engine([&] {
     begin_round(0, 0);
     engine.add_group(group_);  // peers may have started slices already
