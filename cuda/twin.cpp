@@ -11,28 +11,20 @@
 namespace tersum::gpu {
 
 DecodeStatus::DecodeStatus(StreamView stream)
-    : own_word_(sizeof(std::uint32_t)),
-      own_copy_(sizeof(std::uint32_t)),
-      word_(own_word_.as<std::uint32_t>()),
-      copy_(own_copy_.as<std::uint32_t>()) {
-  clear(stream);
-}
-
-DecodeStatus::DecodeStatus(std::uint32_t* word, std::uint32_t* copy, StreamView stream)
-    : word_(word), copy_(copy) {
+    : word_(sizeof(std::uint32_t)), copy_(sizeof(std::uint32_t)) {
   clear(stream);
 }
 
 void DecodeStatus::clear(StreamView stream) const {
-  check(cudaMemsetAsync(word_, 0, sizeof(*word_), stream.get()), "cudaMemsetAsync");
+  check(cudaMemsetAsync(word_.data(), 0, word_.bytes(), stream.get()), "cudaMemsetAsync");
 }
 
 void DecodeStatus::fetch(StreamView stream) const {
-  copy_by_kernel(stream, copy_, word_, sizeof(*word_));
+  copy_by_kernel(stream, copy_.data(), word_.data(), word_.bytes());
 }
 
 Status DecodeStatus::status() const {
-  switch (*static_cast<const volatile std::uint32_t*>(copy_)) {
+  switch (*copy_.as<volatile std::uint32_t>()) {
     case kNone:
       return Status::ok();
     case kHeader:

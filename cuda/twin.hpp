@@ -21,11 +21,9 @@ class DecodeStatus {
  public:
   /// Clear (in `stream`). Allocates.
   explicit DecodeStatus(StreamView stream);
-  /// The same in memory that outlives it: a word on the device and one of pinned host memory.
-  DecodeStatus(std::uint32_t* word, std::uint32_t* copy, StreamView stream);
 
   /// For kernels: 0, or a Fault below.
-  std::uint32_t* device() const noexcept { return word_; }
+  std::uint32_t* device() const noexcept { return word_.as<std::uint32_t>(); }
   /// Forgets what was found, in the order of `stream`.
   void clear(StreamView stream) const;
   /// Copies the word to the host. Does not block: status() is right when `stream` is done.
@@ -36,10 +34,8 @@ class DecodeStatus {
   enum Fault : std::uint32_t { kNone = 0, kHeader = 1, kScale = 2, kPadding = 3, kIndices = 4 };
 
  private:
-  DeviceBuffer own_word_;
-  PinnedBuffer own_copy_;
-  std::uint32_t* word_;
-  std::uint32_t* copy_;
+  DeviceBuffer word_;
+  PinnedBuffer copy_;
 };
 
 /// What a twin is to know of a slice. The step may be on the device: kernels read it when they run,

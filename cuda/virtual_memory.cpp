@@ -17,10 +17,6 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
 
 /// Those functions of the driver; null without it.
 struct Driver {
-  decltype(cuDeviceGetAttribute)* get_attribute =
-      driver_function<decltype(cuDeviceGetAttribute)>("cuDeviceGetAttribute");
-  decltype(cuMemGetAllocationGranularity)* get_granularity =
-      driver_function<decltype(cuMemGetAllocationGranularity)>("cuMemGetAllocationGranularity");
   decltype(cuMemCreate)* create = driver_function<decltype(cuMemCreate)>("cuMemCreate");
   decltype(cuMemRelease)* release = driver_function<decltype(cuMemRelease)>("cuMemRelease");
   decltype(cuMemAddressReserve)* reserve =
@@ -33,12 +29,7 @@ struct Driver {
       driver_function<decltype(cuMemSetAccess)>("cuMemSetAccess");
 
   bool is_complete() const noexcept {
-    return get_attribute && get_granularity && create && release && reserve && free && map &&
-           unmap && set_access;
-  }
-  int attribute(CUdevice_attribute which, int device) const noexcept {
-    int value = 0;
-    return get_attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
+    return create && release && reserve && free && map && unmap && set_access;
   }
 };
 
@@ -47,20 +38,17 @@ const Driver& driver() {
   return instance;
 }
 
-/// Where memory shall be; false if the driver cannot put it there.
-bool locate(Place place, int device, CUmemLocation& location) {
-  if (!driver().is_complete()) return false;
-  if (place == Place::Device) {
-    location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-    return driver().attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != 0;
-  }
+CUmemLocation location_of(Place place, int device) {
 #if CUDA_VERSION >= 12020
-  location = {CU_MEM_LOCATION_TYPE_HOST_NUMA,
-              std::max(0, driver().attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device))};
-  return true;  // older drivers refuse it
-#else
-  return false;
+  if (place == Place::Host) {
+    int node = 0;
+    if (cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, device) != cudaSuccess)
+      cudaGetLastError();
+    return {CU_MEM_LOCATION_TYPE_HOST_NUMA, std::max(0, node)};
+  }
 #endif
+  return place == Place::Device ? CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, device}
+                                : CUmemLocation{};  // which the driver refuses
 }
 
 }  // namespace
@@ -77,17 +65,15 @@ VirtualBuffer::VirtualBuffer(Place place, std::size_t bytes) {
   bytes_ = bytes;
 }
 
-/// False if the driver does not give that memory in this way: containers may forbid host memory.
+/// False if the driver does not give that memory in this way: containers may forbid host memory,
+/// and old ones have none.
 bool VirtualBuffer::map(Place place, std::size_t bytes) {
   const int device = current_device();
+  if (!driver().is_complete()) return false;
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  std::size_t unit = kPage;
-  if (!locate(place, device, properties.location) ||
-      driver().get_granularity(&unit, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) !=
-          CUDA_SUCCESS)
-    return false;
-  const std::size_t rounded = round_up(bytes, std::max(unit, kPage));
+  properties.location = location_of(place, device);
+  const std::size_t rounded = round_up(bytes, kPage);
   CUmemGenericAllocationHandle handle = 0;
   if (driver().create(&handle, rounded, &properties, 0) != CUDA_SUCCESS) return false;
   const CUmemAccessDesc access[] = {
@@ -135,13 +121,15 @@ VirtualBuffer::~VirtualBuffer() {
 std::byte* PieceAllocator::take(std::size_t bytes) {
   const std::size_t rounded = round_up(bytes, kAlignment);
   const std::lock_guard lock(mutex_);
-  if (pages_.empty() || pages_.back().bytes() - used_ < rounded) {
-    pages_.emplace_back(place_, std::max(rounded, kPage));
-    used_ = 0;
+  if (rest_.size() >= rounded) {
+    std::byte* const piece = rest_.data();
+    rest_ = rest_.subspan(rounded);
+    return piece;
   }
-  std::byte* const piece = pages_.back().data() + used_;
-  used_ += rounded;
-  return piece;
+  const VirtualBuffer& page = pages_.emplace_back(place_, std::max(rounded, kPage));
+  const std::span<std::byte> rest{page.data() + rounded, page.bytes() - rounded};
+  if (rest.size() > rest_.size()) rest_ = rest;
+  return page.data();
 }
 
 }  // namespace tersum::gpu

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "cuda/buffer.hpp"
@@ -55,7 +56,7 @@ class PieceAllocator {
   const Place place_;
   std::mutex mutex_;
   std::vector<VirtualBuffer> pages_;
-  std::size_t used_ = 0;  // of the last one
+  std::span<std::byte> rest_;  // of one of them: not lent yet
 };
 
 }  // namespace tersum::gpu

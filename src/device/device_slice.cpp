@@ -21,7 +21,7 @@ DeviceSlice::~DeviceSlice() {
 }
 
 bool inputs_are_gathered(const SliceJob& job) {
-  return job.dtype != DType::Float32 || whole_parts(job).size() > 1;
+  return job.dtype != DType::Float32 || job.parts.size() > 1;
 }
 
 bool results_are_values(const SliceJob& job) {

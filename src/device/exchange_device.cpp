@@ -86,11 +86,7 @@ gpu::TwinState* twin_state_of(CompressorState* state) noexcept {
 /// What slices take is made now: later streams wait for them, and then CUDA may let nobody load
 /// kernels, allocate or make events until they go on. Memory is the exception (gpu::VirtualBuffer).
 ExchangeDevice::ExchangeDevice(Engine& engine, std::size_t slices)
-    : engine_(engine),
-      device_(device_for_gradients()),
-      tables_(slices),
-      status_words_(2 * slices * sizeof(std::uint32_t)),
-      status_copies_(2 * slices * sizeof(std::uint32_t)) {
+    : engine_(engine), device_(device_for_gradients()), tables_(slices) {
   gpu::load_kernels();
   const std::size_t under_way = std::min(slices, kMostUnderWay);
   events_.reserve(device_, 2 * under_way);
@@ -173,7 +169,7 @@ void ExchangeDevice::prepare(std::span<const std::shared_ptr<const SliceJob>> jo
   const gpu::DeviceGuard guard(device_);
   std::exception_ptr error;
   try {
-    for (const auto& job : jobs) make_tables(*job);
+    for (const auto& job : jobs) make_room(*job);
     states_changed();
   } catch (...) {
     error = std::current_exception();
@@ -185,7 +181,7 @@ void ExchangeDevice::prepare(std::span<const std::shared_ptr<const SliceJob>> jo
                 "another rank could not prepare its gradient exchange on its GPU; it says why");
 }
 
-void ExchangeDevice::make_tables(const SliceJob& job) {
+void ExchangeDevice::make_room(const SliceJob& job) {
   SliceTables& tables = tables_[job.slice];
   const auto table_of = [&](auto place) {
     std::vector<gpu::BucketTensor> tensors;
@@ -198,6 +194,9 @@ void ExchangeDevice::make_tables(const SliceJob& job) {
     tables.inputs = table_of([](const SlicePart&) { return nullptr; });  // known at each exchange
   if (!results_are_values(job) && !job.dense)
     tables.results = table_of([](const SlicePart& part) { return part.result; });
+  // A slice has one, and in a hierarchy its share has another.
+  for (int i = 0; !job.dense && i < (hierarchy_ ? 2 : 1); ++i)
+    statuses_.push_back(std::make_unique<gpu::DecodeStatus>(states_stream_));
 }
 
 std::uint64_t ExchangeDevice::layout_digest() const noexcept {
@@ -256,11 +255,7 @@ gpu::StreamView ExchangeDevice::stream(std::uint32_t slice) {
 }
 
 ExchangeDevice::StatusWord ExchangeDevice::take_status(gpu::StreamView stream) {
-  if (statuses_.empty()) {
-    const std::size_t next = statuses_made_++;  // no slice has more than two
-    return std::make_unique<gpu::DecodeStatus>(status_words_.as<std::uint32_t>() + next,
-                                               status_copies_.as<std::uint32_t>() + next, stream);
-  }
+  if (statuses_.empty()) return std::make_unique<gpu::DecodeStatus>(stream);
   StatusWord status = std::move(statuses_.back());
   statuses_.pop_back();
   status->clear(stream);

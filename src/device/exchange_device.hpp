@@ -72,7 +72,7 @@ class ExchangeDevice final : public DeviceGradients {
   void states_changed() { states_changed_.record(states_stream_); }
 
  private:
-  void make_tables(const SliceJob& job);
+  void make_room(const SliceJob& job);
   void synchronize() const;
 
   static constexpr std::size_t kStreams = 4;
@@ -96,9 +96,6 @@ class ExchangeDevice final : public DeviceGradients {
   std::unordered_map<const Compressor*, std::unique_ptr<gpu::Twin>> twins_;
   std::vector<gpu::DeviceBuffer> results_;
   std::vector<SliceTables> tables_;
-  gpu::DeviceBuffer status_words_;
-  gpu::PinnedBuffer status_copies_;
-  std::size_t statuses_made_ = 0;
   std::vector<StatusWord> statuses_;
   Session* session_ = nullptr;
   std::shared_ptr<Group> group_;  // of the communicator

@@ -60,10 +60,9 @@ class HeldStreams {
   bool add(int device, Id stream) {
     const std::lock_guard lock(mutex_);
     auto& held = held_[device];
-    const auto found = held.find(stream);
-    if (found == held.end() && held.size() >= most_ && !Engine::on_any_engine_thread())
+    if (!held.contains(stream) && held.size() >= most_ && !Engine::on_any_engine_thread())
       return false;
-    ++(found == held.end() ? held[stream] : found->second);
+    ++held[stream];
     return true;
   }
   void remove(int device, Id stream) noexcept {

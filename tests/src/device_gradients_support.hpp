@@ -59,7 +59,28 @@ class DeviceTensors {
   std::vector<gpu::DeviceBuffer> memory_;
 };
 
-/// As train(), with gradients on devices; submitted behind their copies, without waiting for these.
+/// One rank's results of some steps, with gradients on the device that is current; submitted behind
+/// their copies, without waiting for these.
+inline std::vector<Tensors> train_on_device(Communicator& communicator, const Model& model,
+                                            const ExchangeOptions& options, std::uint64_t steps) {
+  const gpu::Stream stream;
+  const DeviceTensors tensors(model);
+  GradientExchange exchange(communicator, model, options);
+  std::vector<Tensors> results;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    const Tensors inputs = gradients_of(model, communicator.rank(), step);
+    for (std::size_t g : backward_order(model)) {
+      tensors.write(g, inputs[g], stream);
+      exchange.submit(g, tensors[g], stream.view());
+    }
+    exchange.wait_all();
+    exchange.commit();
+    results.push_back(tensors.read(stream));
+  }
+  return results;
+}
+
+/// As train(), each rank as train_on_device().
 inline std::vector<std::vector<Tensors>> train_on_devices(World& world, const Model& model,
                                                           const ExchangeOptions& options,
                                                           std::uint64_t steps) {
@@ -67,19 +88,7 @@ inline std::vector<std::vector<Tensors>> train_on_devices(World& world, const Mo
   each_rank(static_cast<int>(world.size()), [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
     gpu::check(cudaSetDevice(rank % gpus()), "cudaSetDevice");
-    const gpu::Stream stream;
-    const DeviceTensors tensors(model);
-    GradientExchange exchange(world[r], model, options);
-    for (std::uint64_t step = 0; step < steps; ++step) {
-      const Tensors inputs = gradients_of(model, rank, step);
-      for (std::size_t g : backward_order(model)) {
-        tensors.write(g, inputs[g], stream);
-        exchange.submit(g, tensors[g], stream.view());
-      }
-      exchange.wait_all();
-      exchange.commit();
-      results[r].push_back(tensors.read(stream));
-    }
+    results[r] = train_on_device(world[r], model, options, steps);
   });
   return results;
 }

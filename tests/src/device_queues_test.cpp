@@ -72,30 +72,13 @@ std::vector<Tensors> train_ahead(Communicator& communicator, const Model& model,
   return results;
 }
 
-/// The same, waiting for each step.
-std::vector<Tensors> train_in_step(Communicator& communicator, const Model& model,
-                                   const ExchangeOptions& options, std::uint64_t steps) {
-  const gpu::Stream stream;
-  const DeviceTensors tensors(model);
-  GradientExchange exchange(communicator, model, options);
-  std::vector<Tensors> results;
-  for (std::uint64_t step = 0; step < steps; ++step) {
-    tensors.write(gradients_of(model, communicator.rank(), step), stream);
-    for (std::size_t g : backward_order(model)) exchange.submit(g, tensors[g], stream.view());
-    exchange.wait_all();
-    exchange.commit();
-    results.push_back(tensors.read(stream));
-  }
-  return results;
-}
-
 TEST(DeviceRank, Runs) {
   if (role().empty()) GTEST_SKIP() << "a rank of the tests below";
   Communicator communicator = Communicator::connect();
   gpu::check(cudaSetDevice(communicator.rank() % gpus()), "cudaSetDevice");
   const Model model = sliced_model();
   for (const char* spec : {"none", "fp16", "qint:bits=4+ef", "topk:ratio=0.01+ef"}) {
-    const auto expected = train_in_step(communicator, model, compressing(spec), 3);
+    const auto expected = train_on_device(communicator, model, compressing(spec), 3);
     EXPECT_EQ(train_ahead(communicator, model, compressing(spec), 3), expected) << spec;
   }
 }
@@ -118,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Few, DeviceQueues,
                                          Case{"aa", "2"}, Case{"aa", "12"}, Case{"abab", ""},
                                          Case{"abab", "1"}));
 
-TEST_P(DeviceQueues, WorksEndWhateverIsPutBehindAWait) {
+TEST_P(DeviceQueues, WorksEndWithCopiesBehindAWait) {
   if (gpus() == 0) GTEST_SKIP() << "no GPU here";
   const std::string hosts = GetParam().hosts;
   if (hosts != "ab" && gpus() < 2) GTEST_SKIP() << "one GPU only: a host needs two";
