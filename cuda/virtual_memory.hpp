@@ -12,7 +12,8 @@ namespace tersum::gpu {
 
 enum class Place {
   Device,  ///< the device that is current; peers and networks cannot map it
-  Host,    ///< page-locked; this device and the host use it at the same address
+  Host,    ///< page-locked; this device and the host use it at the same address. UCX with CUDA
+           ///< takes it for device memory
 };
 
 /// Owns memory from CUDA's virtual memory management, in whole pages of 2 MiB. Making one does not

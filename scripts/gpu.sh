@@ -67,7 +67,7 @@ done
 if [ -n "$build_it" ]; then
   step configure 300 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTERSUM_CUDA=ON -DTERSUM_BENCH=ON
   step build 3600 cmake --build "$build" --target cuda_test "${device_tests[@]/#/src_}" \
-    collectives_cuda compressed_cuda compressors_cuda exchange_replay tersum-perf tersum-run
+    collectives_cuda compressed_cuda compressors_cuda queues_cuda exchange_replay tersum-perf tersum-run
   [ "$failed" -eq 0 ] || finish
 fi
 {
@@ -98,7 +98,7 @@ tests() {
 }
 
 benches() {
-  local nccl ranks dtype trace name
+  local nccl ranks dtype trace name count
   nccl=${NCCL_LIBRARY:-$(python3 -c "import nvidia.nccl, os
 print(os.path.join(list(nvidia.nccl.__path__)[0], 'lib', 'libnccl.so.2'))" 2> /dev/null)}
   local compare=()
@@ -139,6 +139,10 @@ print(os.path.join(list(nvidia.nccl.__path__)[0], 'lib', 'libnccl.so.2'))" 2> /d
       --json "$results/$name.json"
   done
   if [ "$cards" -ge 1 ]; then
+    step queues 120 "$build/bench/queues_cuda"
+    for count in 1 2 3 4 16 32; do
+      step "queues_$count" 60 "$build/bench/queues_cuda" --connections "$count"
+    done
     step compressors 120 "$build/bench/compressors_cuda" --json "$results/compressors.json"
     step compressors_shift 120 "$build/bench/compressors_cuda" --shift --count 268435456 --spec topk --spec topk+ef \
       --json "$results/compressors_shift.json"

@@ -1,6 +1,8 @@
 // C interface: communicators, collectives, work.
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -197,17 +199,20 @@ int tersum_work_done(const tersum_work_t* work, int* done) {
 int tersum_work_wait(const tersum_work_t* work, int64_t timeout_ms, int* done) {
   return guarded([&] {
     const auto& operation = required(work, "work").work;
-    if (timeout_ms >= 0) {
-      int& ended = required(done, "done");
+    if (timeout_ms >= 0) required(done, "done");
+    bool ended = true;
+    try {
       // A day is as good as any longer time, and does not overflow in nanoseconds.
       constexpr std::int64_t kLongest = 86'400'000;
-      const std::chrono::milliseconds timeout(timeout_ms < kLongest ? timeout_ms : kLongest);
-      ended = 1;  // also when the next line throws: the operation has failed
-      ended = operation.wait(timeout) ? 1 : 0;
-      return;
+      if (timeout_ms >= 0)
+        ended = operation.wait(std::chrono::milliseconds(std::min(timeout_ms, kLongest)));
+      else
+        operation.wait();
+    } catch (...) {
+      if (done != nullptr) *done = operation.done() ? 1 : 0;
+      throw;
     }
-    if (done != nullptr) *done = 1;
-    operation.wait();
+    if (done != nullptr) *done = ended ? 1 : 0;
   });
 }
 

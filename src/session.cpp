@@ -185,7 +185,8 @@ Communicator Communicator::connect(const Config& config) try {
   if (launch.size == 1) return alone(config, launch.rank);
 
   const std::string host = this_host(config);
-  auto data = transport::make_ucx_transport({config.transport, config.interface, host});
+  auto data = transport::make_ucx_transport(
+      {config.transport, config.interface, host, config.device_staging == "ucx"});
   transport::JoinRequest request;
   request.rank = launch.rank;
   request.size = launch.size;

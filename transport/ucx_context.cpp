@@ -97,11 +97,12 @@ std::string choose_interface() {
 }
 
 /// Our words for sets of transports, in UCX's.
-std::string transport_list(const std::string& name) {
-  if (name == "tcp") return "tcp,cuda";
-  if (name == "shm") return "posix,cma,cuda";
-  if (name == "auto") return "posix,cma,tcp,cuda";
-  return name;
+std::string transport_list(const UcxOptions& options) {
+  const std::string cuda = options.device_memory ? ",cuda" : "";
+  if (options.transports == "tcp") return "tcp" + cuda;
+  if (options.transports == "shm") return "posix,cma" + cuda;
+  if (options.transports == "auto") return "posix,cma,tcp" + cuda;
+  return options.transports;
 }
 
 class Config {
@@ -138,7 +139,7 @@ class Config {
 
 void configure(Config& config, const UcxOptions& options) {
   const bool automatic = options.transports == "auto";
-  if (!automatic || !user_has_set("TLS")) config.set("TLS", transport_list(options.transports));
+  if (!automatic || !user_has_set("TLS")) config.set("TLS", transport_list(options));
   if (!options.interface.empty()) {
     config.set("NET_DEVICES", options.interface);
   } else if ((automatic || options.transports == "tcp") && !user_has_set("NET_DEVICES") &&

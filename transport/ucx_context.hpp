@@ -27,7 +27,7 @@ class UcxContext {
   UcxContext& operator=(const UcxContext&) = delete;
 
   ucp_worker_h worker() const noexcept { return worker_; }
-  /// True if this build of UCX can move CUDA memory.
+  /// True if CUDA memory can be moved.
   bool device_memory() const noexcept { return device_memory_; }
   enum class Reach { Anywhere, OverNetworks };
   /// The worker's address, with all its transports or only those that cross hosts.

@@ -11,15 +11,18 @@ namespace tersum::transport {
 
 struct UcxOptions {
   /// "tcp"; "shm" (inside one host only); "auto": shared memory inside a host and TCP between
-  /// hosts, unless UCX_TLS says otherwise; or a list in UCX's own words ("rc,sm,cuda"). CUDA's
-  /// transports are added to the first three where UCX has them.
+  /// hosts, unless UCX_TLS says otherwise; or a list in UCX's own words ("rc,sm,cuda").
   std::string transports = "auto";
   /// Network device in UCX's words ("eth0", "mlx5_0:1"). Empty: UCX_NET_DEVICES if set, else (for
   /// "tcp" and "auto") the interface of the default route, else the first one that is up.
-  std::string interface;
+  std::string interface = {};
   /// Which host this is; ranks with equal names share one. Between others only networks are used,
   /// and no process is watched, even if they run on one machine.
   std::string host = {};
+  /// Buffers may be in device memory, where UCX has CUDA: its transports are added to "tcp", "shm"
+  /// and "auto". UCX then calls CUDA for host memory as well, and there waits for other threads of
+  /// the process that wait inside CUDA; without, it calls none once it is open.
+  bool device_memory = false;
 };
 
 /// Opens UCX. All ranks of a job must use equal `transports`. Throws Error: System, with UCX's
@@ -36,7 +39,6 @@ std::vector<std::string> ucx_transports();
 /// The transports that carry messages from one rank to another, as Transport::route() names them;
 /// empty: none can.
 struct UcxLanes {
-  bool device_memory = false;  ///< this build of UCX can move CUDA memory
   std::string inside_host;
   std::string between_hosts;
 };

@@ -63,8 +63,8 @@ typedef struct tersum_call_options {
   int stream_ordered; /**< not 0: on device memory of ranks of one host the work is done at once,
                        * and the call costs little more than its launch; what comes of it is the
                        * stream's order, and tersum_comm_status() if it fails. The communicator may
-                       * be destroyed when the stream has done it. An address that has once been device
-                       * memory is taken to be so still. Elsewhere it changes nothing. */
+                       * be destroyed when the stream has done it. An address that has once been
+                       * device memory is taken to be so still. Elsewhere it changes nothing. */
 } tersum_call_options_t;
 
 #define TERSUM_CALL_OPTIONS_INIT \
@@ -144,13 +144,16 @@ TERSUM_API int tersum_work_done(const tersum_work_t* work, int* done);
 
 /** Blocks until the operation has ended, at most timeout_ms milliseconds (negative: without limit).
  * *done (may be NULL without limit) tells whether it has. Returns the operation's outcome, or
- * TERSUM_OK if it is still pending: it goes on, wait again. */
+ * TERSUM_OK if it is still pending: it goes on, wait again. Without limit, TERSUM_TIMEOUT with
+ * *done = 0 says that a gradient waits for others that were never submitted; the last error names
+ * them. */
 TERSUM_API int tersum_work_wait(const tersum_work_t* work, int64_t timeout_ms, int* done);
 
 /** What is put into `stream` (a cudaStream_t of the current device) from now on starts after the
  * operation has ended, well or badly; does not block the host, but for a second stream that
  * waits at a time and where CUDA_DEVICE_MAX_CONNECTIONS is less than 8 (see Work::wait_on()).
- * TERSUM_UNSUPPORTED without a GPU, and while the stream is captured into a graph. */
+ * TERSUM_UNSUPPORTED without a GPU, and while the stream is captured into a graph; TERSUM_TIMEOUT
+ * as tersum_work_wait() has it, if it blocks: the stream does not wait then. */
 TERSUM_API int tersum_work_wait_on(const tersum_work_t* work, void* stream);
 
 /** TERSUM_OK while pending and after success, else the code of the failure, which becomes the last

@@ -27,7 +27,9 @@ class Work {
   /// True once the operation has ended, well or badly. Never blocks.
   bool done() const;
 
-  /// Blocks until the operation has ended; throws its Error if it failed.
+  /// Blocks until the operation has ended; throws its Error if it failed. Error Timeout, while it
+  /// is still pending, if it is of a gradient that waits for others which were never submitted;
+  /// names them.
   void wait() const;
 
   /// As wait(), for at most `timeout`. Returns false if the operation is still pending then (it
@@ -38,15 +40,14 @@ class Work {
   /// does not block the host. For results in device memory, and streams of the device that is
   /// current. Error Unsupported without a GPU, and while the stream is captured into a graph.
   /// A stream that waits takes one of CUDA's queues for kernels, of which our own need some. For a
-  /// second stream that waits at a time the call blocks as wait() does (but does not throw), and
-  /// already for the first one if CUDA_DEVICE_MAX_CONNECTIONS is less than 8; so submit all
-  /// gradients of a step before. With 32, CUDA's most, 13 can wait: programs with many busy streams
-  /// set that.
-  /// Until the work is done, put nothing behind it that makes its caller wait inside CUDA: copies
-  /// of pageable memory (use pinned memory), or more kernels than a queue of CUDA takes, about a
-  /// thousand. CUDA then keeps other threads waiting too, ours among them, and if these need
-  /// something that they have not got yet, as in the first steps of an exchange, all of them wait
-  /// for ever. wait() first there.
+  /// second stream that waits at a time the call blocks as wait() does (but throws only Timeout),
+  /// and already for the first one if CUDA_DEVICE_MAX_CONNECTIONS is less than 8; so submit all
+  /// gradients of a step before. With 32, CUDA's most, 13 can wait: programs with more than three
+  /// other busy streams set that.
+  /// What makes its caller wait inside CUDA until the work is done (copies of pageable memory, more
+  /// kernels than a queue of CUDA takes, about a thousand) keeps other threads from allocating
+  /// until then. Gradients go on, unless UCX uses CUDA (see TERSUM_DEVICE_STAGING): wait() first
+  /// there.
   void wait_on(Stream stream) const;
 
   /// Ok while pending and after success; the error after a failure. Never blocks.

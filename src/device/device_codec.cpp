@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "cuda/error.hpp"
@@ -49,12 +50,16 @@ class DeviceCodec final : public SliceCodec {
   const gpu::StreamView stream_;
   gpu::BufferLease payloads_;  // linear: of all parts, one after the other
   std::span<std::byte> sums_;  // dense
-  std::vector<PinnedLease> messages_;
-  bool pending_ = false;  // the stream may hold copies from or to messages
+  PinnedLease messages_;       // room for all of them
+  std::size_t used_ = 0;       // bytes of it
+  bool pending_ = false;       // the stream may hold copies from or to messages
 };
 
 DeviceCodec::DeviceCodec(ExchangeDevice& device, Operation& op, const SliceJob& job)
-    : device_(device), op_(op), job_(job), slice_(device, op, job), stream_(slice_.stream()) {}
+    : device_(device), op_(op), job_(job), slice_(device, op, job), stream_(slice_.stream()) {
+  const gpu::DeviceGuard guard(device_.device());
+  messages_ = device_.pinned().acquire(message_bytes(job, op.size(), op.rank()));
+}
 
 DeviceCodec::~DeviceCodec() {
   if (pending_) device_.keep(std::move(messages_));  // after a failure
@@ -62,9 +67,11 @@ DeviceCodec::~DeviceCodec() {
 
 std::span<std::byte> DeviceCodec::message(std::size_t bytes) {
   if (bytes == 0) return {};
-  const gpu::DeviceGuard guard(device_.device());
-  messages_.push_back(device_.pinned().acquire(bytes));
-  return {messages_.back().data(), bytes};
+  const std::size_t stride = message_stride(bytes);
+  if (stride > messages_.bytes() - used_)
+    throw Error(Code::Internal, "slice " + std::to_string(job_.slice) + ": a message of " +
+                                    std::to_string(bytes) + " bytes is not in its plan");
+  return {messages_.data() + std::exchange(used_, used_ + stride), bytes};
 }
 
 void DeviceCodec::copy(void* to, const void* from, std::size_t bytes) {
@@ -110,10 +117,7 @@ Task<> DeviceCodec::scatter() {
 
 Task<std::span<const std::byte>> DeviceCodec::encode_bodies() {
   const Compressor& compressor = *job_.compressor;
-  std::size_t body_bytes = 0;
-  for (const Piece& piece : parts())
-    body_bytes += compressor.max_payload_bytes(piece.count) - kHeader;
-  const auto bodies = message(body_bytes);
+  const auto bodies = message(bodies_of(compressor, parts()));
   {
     const gpu::DeviceGuard guard(device_.device());
     payloads_ = device_.memory().acquire(room_for(compressor, parts()), stream_);

@@ -43,10 +43,11 @@ class DeviceGradients {
   virtual void connect(Session& session, const std::shared_ptr<Group>& group) = 0;
 
   /// Makes what each slice will need of its own: all of the exchange's slices in device memory,
-  /// once, after connect() and before any exchange. From then on streams may wait for slices, and
-  /// CUDA then lets nobody allocate. Collective, as connect(): throws on all ranks if it fails on
-  /// one.
-  virtual void prepare(std::span<const std::shared_ptr<const SliceJob>> jobs) = 0;
+  /// once, after connect() and before any exchange; and memory for the messages of those that
+  /// `credit_bytes` lets be under way at a time. From then on streams may wait for slices, and CUDA
+  /// then lets nobody allocate. Collective, as connect(): throws on all ranks if it fails on one.
+  virtual void prepare(std::span<const std::shared_ptr<const SliceJob>> jobs,
+                       std::size_t credit_bytes) = 0;
 
   /// 0 if each rank has the residuals of its own gradients. Else they are shared by host, and this
   /// says by which, on all ranks alike: states are for the same hosts only.

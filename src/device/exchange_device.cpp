@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <string>
 
 #include "cuda/error.hpp"
@@ -21,8 +22,8 @@
 namespace tersum::runtime {
 namespace {
 
-/// More slices than are ever exchanged at once with a sensible credit.
-constexpr std::size_t kMostUnderWay = 1024;
+/// More slices than are ever exchanged at once with a sensible credit, or beyond it.
+constexpr std::size_t kMostUnderWay = 4096;
 
 int device_for_gradients() {
   if (!gpu::has_device())
@@ -83,8 +84,9 @@ gpu::TwinState* twin_state_of(CompressorState* state) noexcept {
   return state != nullptr ? &static_cast<DeviceState*>(state)->state() : nullptr;
 }
 
-/// What slices take is made now: later streams wait for them, and then CUDA may let nobody load
-/// kernels, allocate or make events until they go on. Memory is the exception (gpu::VirtualBuffer).
+/// What slices take is made here and in prepare(): later streams wait for them, and then CUDA may
+/// let nobody load kernels, allocate or make events until they go on. Virtual memory is the
+/// exception (gpu::VirtualBuffer).
 ExchangeDevice::ExchangeDevice(Engine& engine, std::size_t slices)
     : engine_(engine), device_(device_for_gradients()), tables_(slices) {
   gpu::load_kernels();
@@ -92,7 +94,6 @@ ExchangeDevice::ExchangeDevice(Engine& engine, std::size_t slices)
   events_.reserve(device_, 2 * under_way);
   memory_.reserve(8 * under_way);
   memory_.acquire(1, states_stream_);  // the driver's functions for it are looked up the first time
-  pinned_.acquire(1);
 }
 
 ExchangeDevice::~ExchangeDevice() {
@@ -160,16 +161,26 @@ void ExchangeDevice::connect(Session& session, const std::shared_ptr<Group>& gro
                           " leaves no queue for a stream that waits for a work: "
                           "Work::wait_on() will block its caller. Leave it unset, or let it be 8 "
                           "to 32");
+  if (engine_.transport().capabilities().device_memory)
+    engine_.logger().warn(
+        "UCX uses CUDA here (TERSUM_DEVICE_STAGING=ucx, or transports that name it): what makes a "
+        "thread wait inside CUDA behind Work::wait_on() may then keep the exchange from going on; "
+        "wait() first, or leave CUDA out of UCX");
   const gpu::DeviceGuard guard(device_);
   peers_ = PeerExchange::open(session, group);
   if (!peers_) hierarchy_ = HierarchicalExchange::open(session, group);
 }
 
-void ExchangeDevice::prepare(std::span<const std::shared_ptr<const SliceJob>> jobs) {
+void ExchangeDevice::prepare(std::span<const std::shared_ptr<const SliceJob>> jobs,
+                             std::size_t credit_bytes) {
   const gpu::DeviceGuard guard(device_);
   std::exception_ptr error;
   try {
     for (const auto& job : jobs) make_room(*job);
+    make_room_for_messages(jobs, credit_bytes);
+    std::size_t parts = 0;  // as many as gradients, or more
+    for (const auto& job : jobs) parts += job->parts.size();
+    reserve_notices(device_, parts);
     states_changed();
   } catch (...) {
     error = std::current_exception();
@@ -197,6 +208,33 @@ void ExchangeDevice::make_room(const SliceJob& job) {
   // A slice has one, and in a hierarchy its share has another.
   for (int i = 0; !job.dense && i < (hierarchy_ ? 2 : 1); ++i)
     statuses_.push_back(std::make_unique<gpu::DecodeStatus>(states_stream_));
+}
+
+/// Of each size as much as is needed when as many slices as the credit lets be under way have
+/// messages of that size. Those beyond it, which peers have started, may take more.
+void ExchangeDevice::make_room_for_messages(std::span<const std::shared_ptr<const SliceJob>> jobs,
+                                            std::size_t credit_bytes) {
+  std::map<std::size_t, std::vector<std::size_t>> slices;  // their own bytes, by their messages'
+  for (const auto& job : jobs)
+    if (const std::size_t bytes = bytes_of_messages(*job); bytes > 0)
+      slices[gpu::BufferPool::class_bytes(bytes)].push_back(
+          std::max(job->count() * element_bytes(job->dtype), kSmallestCharge));
+  std::vector<std::size_t> requests;
+  for (auto& [bytes, sizes] : slices) {
+    std::ranges::sort(sizes);
+    std::size_t under_way = 0;  // a slice may start whenever less than the credit is
+    for (auto size = sizes.begin(); size != sizes.end() && under_way < credit_bytes; ++size) {
+      requests.push_back(bytes);
+      under_way += *size;
+    }
+  }
+  pinned_.reserve(requests);
+}
+
+std::size_t ExchangeDevice::bytes_of_messages(const SliceJob& job) const {
+  if (peers_) return 0;
+  if (hierarchy_ && HierarchicalExchange::suits(job)) return hierarchy_->bytes_of_messages(job);
+  return message_bytes(job, group_->size(), group_->rank());
 }
 
 std::uint64_t ExchangeDevice::layout_digest() const noexcept {

@@ -40,7 +40,8 @@ class ExchangeDevice final : public DeviceGradients {
   void check_memory(const void* data, const std::string& name) const override;
   void when_reached(Stream stream, std::function<void(const Status&)> function) override;
   void connect(Session& session, const std::shared_ptr<Group>& group) override;
-  void prepare(std::span<const std::shared_ptr<const SliceJob>> jobs) override;
+  void prepare(std::span<const std::shared_ptr<const SliceJob>> jobs,
+               std::size_t credit_bytes) override;
   std::uint64_t layout_digest() const noexcept override;
   Task<> exchange(Operation& op, const SliceJob& job) override;
   void abort() noexcept override;
@@ -61,9 +62,9 @@ class ExchangeDevice final : public DeviceGradients {
   /// Copies from or to these may still be in a stream. They go back when nothing is, which the
   /// engine does not wait for: a stream may be behind one that waits for works that it has yet to
   /// fail.
-  void keep(std::vector<PinnedLease> messages) {
+  void keep(PinnedLease messages) {
     const std::lock_guard lock(kept_mutex_);
-    for (PinnedLease& message : messages) kept_.push_back(std::move(message));
+    kept_.push_back(std::move(messages));
   }
   void give_status(StatusWord status) noexcept { statuses_.push_back(std::move(status)); }
 
@@ -73,6 +74,9 @@ class ExchangeDevice final : public DeviceGradients {
 
  private:
   void make_room(const SliceJob& job);
+  void make_room_for_messages(std::span<const std::shared_ptr<const SliceJob>> jobs,
+                              std::size_t credit_bytes);
+  std::size_t bytes_of_messages(const SliceJob& job) const;
   void synchronize() const;
 
   static constexpr std::size_t kStreams = 4;

@@ -121,20 +121,17 @@ std::byte* HierarchicalExchange::results_of(DeviceSlice& slice) {
   return slice.parts().size() == 1 ? slice.job().parts[0].result : slice.elements();
 }
 
-/// The middle step: the host's sums of the share are its gradients.
-SliceJob HierarchicalExchange::job_of(const Share& share, DeviceSlice& slice) {
-  SliceJob job = slice.job();
+/// The middle step, but for where its memory is.
+SliceJob HierarchicalExchange::job_of(const Share& share, const SliceJob& slice) {
+  SliceJob job = slice;
   job.parts.clear();
-  job.dtype = result_dtype(slice.job());
-  job.partial = job.dtype != sum_dtype(slice.job());
-  std::byte *const sums = sums_of(slice), *const results = results_of(slice);
+  job.dtype = result_dtype(slice);
+  job.partial = job.dtype != sum_dtype(slice);
   for (const Piece& piece : share.pieces) {
     SlicePart part = *piece.part;
     part.offset += piece.begin;
     part.context.offset += piece.begin;
     part.count = piece.count;
-    part.data = sums + piece.at * element_bytes(sum_dtype(slice.job()));
-    part.result = results + piece.at * element_bytes(job.dtype);
     job.parts.push_back(part);
   }
   if (job.dense && !job.parts.empty()) {  // nothing but elements: one part
@@ -142,6 +139,28 @@ SliceJob HierarchicalExchange::job_of(const Share& share, DeviceSlice& slice) {
     job.parts[0].count = share.count;
   }
   return job;
+}
+
+/// The middle step: the host's sums of the share are its gradients.
+SliceJob HierarchicalExchange::job_of(const Share& share, DeviceSlice& slice) {
+  SliceJob job = job_of(share, slice.job());
+  std::byte *const sums = sums_of(slice), *const results = results_of(slice);
+  for (std::size_t i = 0; i < job.parts.size(); ++i) {
+    const std::size_t at = share.pieces[i].at;
+    job.parts[i].data = sums + at * element_bytes(sum_dtype(slice.job()));
+    job.parts[i].result = results + at * element_bytes(job.dtype);
+  }
+  return job;
+}
+
+std::size_t HierarchicalExchange::bytes_of_messages(const SliceJob& job) const {
+  const std::vector<Share> shares = shares_of(job);
+  if (own(shares).count == 0) return 0;
+  const auto& counterparts = layout_.counterparts;
+  const int rank = layout_.host[static_cast<std::size_t>(host_->rank())];
+  const auto me = std::ranges::find(counterparts, rank);
+  return message_bytes(job_of(own(shares), job), static_cast<int>(counterparts.size()),
+                       static_cast<int>(me - counterparts.begin()));
 }
 
 // ---- steps ----

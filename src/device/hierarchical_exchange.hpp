@@ -35,6 +35,9 @@ class HierarchicalExchange {
   /// that are not compressed are fp32 until the owner of a share between the hosts rounds them.
   static bool suits(const SliceJob& job) noexcept;
 
+  /// Of the middle step, as message_bytes().
+  std::size_t bytes_of_messages(const SliceJob& job) const;
+
   /// Combines the slice over all ranks, into its results. [engine]
   Task<> exchange(ExchangeDevice& device, Operation& op, const SliceJob& job);
 
@@ -61,6 +64,7 @@ class HierarchicalExchange {
   static bool go_together(const std::vector<Share>& shares);
   static std::byte* sums_of(DeviceSlice& slice);
   static std::byte* results_of(DeviceSlice& slice);
+  static SliceJob job_of(const Share& share, const SliceJob& job);
   static SliceJob job_of(const Share& share, DeviceSlice& slice);
   /// Kernels on peer memory, in the slice's stream and behind those of the turn before.
   template <class Kernels>

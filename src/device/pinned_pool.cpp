@@ -22,7 +22,21 @@ PinnedLease::~PinnedLease() {
   if (pool_ != nullptr) pool_->give_back(data_, bytes_);
 }
 
+void PinnedPool::reserve(std::span<const std::size_t> sizes) {
+  std::size_t all = 0;
+  for (const std::size_t bytes : sizes) all += gpu::BufferPool::class_bytes(bytes);
+  gpu::PinnedBuffer memory(all);
+  const std::lock_guard lock(mutex_);
+  reserved_.push_back(std::move(memory));
+  std::byte* next = reserved_.back().data();
+  for (const std::size_t bytes : sizes) {
+    const std::size_t size = gpu::BufferPool::class_bytes(bytes);
+    free_[size].push_back(std::exchange(next, next + size));
+  }
+}
+
 PinnedLease PinnedPool::acquire(std::size_t bytes) {
+  if (bytes == 0) return {};
   const std::size_t size = gpu::BufferPool::class_bytes(bytes);
   {
     const std::lock_guard lock(mutex_);
@@ -34,7 +48,7 @@ PinnedLease PinnedPool::acquire(std::size_t bytes) {
     }
     ++allocations_;
   }
-  return {this, memory_.take(size), size};
+  return {this, more_.take(size), size};
 }
 
 std::size_t PinnedPool::allocations() const {

@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <map>
 #include <mutex>
+#include <span>
 #include <vector>
 
+#include "cuda/buffer.hpp"
 #include "cuda/virtual_memory.hpp"
 
 namespace tersum::runtime {
@@ -37,15 +39,21 @@ class PinnedLease {
 
 /// Long-lived pinned buffers in size classes (those of gpu::BufferPool), for the host and one
 /// device. Pinning takes long (a millisecond for each MiB), so that a steady state must not: what
-/// comes back is kept. It does not wait for streams (gpu::VirtualBuffer). Thread-safe. All leases
-/// end before their pool.
+/// comes back is kept. What is reserved is plain page-locked memory, which every network can
+/// register; what is needed beyond that is virtual memory, which does not wait for streams
+/// (gpu::VirtualBuffer). Thread-safe. All leases end before their pool.
 class PinnedPool {
  public:
   PinnedPool() = default;
   PinnedPool(const PinnedPool&) = delete;
   PinnedPool& operator=(const PinnedPool&) = delete;
 
-  /// For the device that is current. Contents are undefined. Error OutOfMemory.
+  /// So many buffers of these sizes are there, beside those that there are, from now on. Error
+  /// OutOfMemory.
+  void reserve(std::span<const std::size_t> sizes);
+
+  /// For the device that is current. Contents are undefined. 0 bytes: an empty lease. Error
+  /// OutOfMemory.
   PinnedLease acquire(std::size_t bytes);
 
   /// How often acquire() had to allocate: stays the same in a steady state.
@@ -58,7 +66,8 @@ class PinnedPool {
   mutable std::mutex mutex_;
   std::map<std::size_t, std::vector<std::byte*>> free_;  // by bytes
   std::size_t allocations_ = 0;
-  gpu::PieceAllocator memory_{gpu::Place::Host};
+  std::vector<gpu::PinnedBuffer> reserved_;
+  gpu::PieceAllocator more_{gpu::Place::Host};
 };
 
 }  // namespace tersum::runtime

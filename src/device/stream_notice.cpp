@@ -39,6 +39,8 @@ class StreamWatcher {
     return *watcher;
   }
 
+  void reserve(int device, std::size_t count) { events_.reserve(device, count); }
+
   void watch(gpu::StreamView stream, StreamListener& listener) {
     const int device = device_of(stream);
     Notice notice{device, events_.take(device), &listener};
@@ -101,6 +103,10 @@ class StreamWatcher {
 };
 
 }  // namespace
+
+void reserve_notices(int device, std::size_t count) {
+  StreamWatcher::instance().reserve(device, count);
+}
 
 void notify(gpu::StreamView stream, StreamListener& listener) {
   StreamWatcher::instance().watch(stream, listener);

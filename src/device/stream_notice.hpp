@@ -17,6 +17,10 @@ class StreamListener {
   ~StreamListener() = default;
 };
 
+/// So many notices can wait on a device without an event being made, which may wait for threads
+/// that wait inside CUDA.
+void reserve_notices(int device, std::size_t count);
+
 /// Has `listener` called when all that is in `stream` now is done; it must live until then. Does
 /// not block. Not while the stream is captured. With CUDA before 12.8 the stream's device is
 /// current.

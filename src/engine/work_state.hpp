@@ -37,7 +37,8 @@ class WorkState {
 
   /// False if still pending after `timeout`.
   virtual bool wait_for(std::chrono::nanoseconds timeout);
-  void wait() { wait_for(std::chrono::nanoseconds::max()); }
+  /// Until it is done. Error Timeout if it never will be.
+  virtual void wait() { wait_for(std::chrono::nanoseconds::max()); }
 
   virtual void on_complete(std::function<void(const Status&)> callback);
 

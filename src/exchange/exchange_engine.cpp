@@ -17,8 +17,6 @@ namespace {
 
 // Slices that start in one turn of the engine: messages and heartbeats must have turns, too.
 constexpr int kGrantsPerTurn = 64;
-// What a slice takes of the credit at least: the cost of a message does not fall with its bytes.
-constexpr std::size_t kSmallestCharge = 4096;
 
 }  // namespace
 
@@ -63,7 +61,7 @@ void ExchangeState::on_submit(std::size_t index, void* data, std::shared_ptr<Wor
     const auto& planned = plan_.slices[slice];
     for (std::size_t gradient : slices_[slice].gradients)
       if (tracks_[gradient].pending) tracks_[gradient].pending->set_stage(Stage::Ready);
-    scheduler_->on_ready(slice, planned.priority, std::max(planned.bytes, kSmallestCharge),
+    scheduler_->on_ready(slice, planned.priority, std::max(planned.bytes, runtime::kSmallestCharge),
                          Clock::now().time_since_epoch());
   }
   pump();

@@ -33,6 +33,25 @@ Config sizes_for(const std::vector<Gradient>& gradients, Config config, bool one
 
 }  // namespace
 
+/// Who waits for one is not kept for ever by gradients that are never submitted; those that were
+/// have deadlines of their own.
+class ExchangeState::GradientWork final : public WorkState {
+ public:
+  GradientWork(std::weak_ptr<const ExchangeState> exchange, std::size_t gradient,
+               std::chrono::nanoseconds timeout)
+      : exchange_(std::move(exchange)), gradient_(gradient), timeout_(timeout) {}
+
+  void wait() override {
+    while (!wait_for(timeout_))
+      if (const auto exchange = exchange_.lock()) exchange->check_companions(gradient_, *this);
+  }
+
+ private:
+  const std::weak_ptr<const ExchangeState> exchange_;
+  const std::size_t gradient_;
+  const std::chrono::nanoseconds timeout_;
+};
+
 ExchangeState::ExchangeState(const Communicator& communicator, std::vector<Gradient> gradients,
                              const ExchangeOptions& options)
     : parent_(communicator.state()),
@@ -61,7 +80,7 @@ void ExchangeState::close() noexcept {
   std::unique_lock lock(mutex_);
   const auto pending = works();
   lock.unlock();
-  for (const auto& work : pending) work->wait();
+  for (const auto& work : pending) work->wait_for(std::chrono::nanoseconds::max());
 }
 
 void ExchangeState::build_plan(const ExchangeOptions& options) {
@@ -109,7 +128,8 @@ void ExchangeState::build_plan(const ExchangeOptions& options) {
   const auto policy = scheduler::parse_policy(options.policy.value_or(config.policy));
   scheduler::SchedulerOptions schedule;
   schedule.policy = policy;
-  schedule.credit_bytes = options.credit_bytes.value_or(sizes.credit_bytes);
+  credit_bytes_ = options.credit_bytes.value_or(sizes.credit_bytes);
+  schedule.credit_bytes = credit_bytes_;
   scheduler_ = std::make_unique<scheduler::Scheduler>(schedule);
   description_ = "operator " + std::string(to_string(op_)) + ", seed " + std::to_string(seed_) +
                  "\n" + scheduler::describe(inputs, plan_);
@@ -186,7 +206,7 @@ void ExchangeState::agree(Communicator communicator) {
     std::vector<std::shared_ptr<const runtime::SliceJob>> jobs;
     for (std::uint32_t slice = 0; slice < slices_.size(); ++slice)
       if (auto job = make_job(slice); job->device != nullptr) jobs.push_back(std::move(job));
-    device_->prepare(jobs);
+    device_->prepare(jobs, credit_bytes_);
   }
   session_->run_on_engine([&] {
     begin_round(0, 0);
@@ -268,10 +288,10 @@ Work ExchangeState::submit(std::size_t index, void* data, Stream stream) {
   }
   Track& track = tracks_[index];
   if (track.work)
-    throw Error(
-        Code::InvalidState,
-        "gradient " + gradient.key + " has been submitted in this step already; " + missing_keys());
-  auto work = std::make_shared<WorkState>();
+    throw Error(Code::InvalidState, "gradient " + gradient.key +
+                                        " has been submitted in this step already; " +
+                                        what_is_missing());
+  auto work = std::make_shared<GradientWork>(weak_from_this(), index, session_->config().timeout);
   const auto submit = [self = shared_from_this(), index, data, work](const Status& ready) {
     self->on_submit(index, data, work, ready);
   };
@@ -284,18 +304,26 @@ Work ExchangeState::submit(std::size_t index, void* data, Stream stream) {
   return Work(std::move(work));
 }
 
-std::string ExchangeState::missing_keys() const {
+/// "first, second and 7 more": those of `among` that have not been submitted; empty if all have.
+std::string ExchangeState::missing_keys(const std::set<std::size_t>& among) const {
   std::string text;
   int more = 0;
-  for (std::size_t i = 0; i < tracks_.size(); ++i) {
+  for (const std::size_t i : among) {
     if (tracks_[i].work) continue;
     if (text.size() > 200)
       ++more;
     else
       text += (text.empty() ? "" : ", ") + gradients_[i].key;
   }
-  if (text.empty()) return "some are still on their way: wait for them first";
-  return "not submitted yet: " + text + (more > 0 ? " and " + std::to_string(more) + " more" : "");
+  return text + (more > 0 ? " and " + std::to_string(more) + " more" : "");
+}
+
+std::string ExchangeState::what_is_missing() const {
+  std::set<std::size_t> all;
+  for (std::size_t i = 0; i < tracks_.size(); ++i) all.insert(i);
+  const std::string keys = missing_keys(all);
+  return keys.empty() ? "some are still on their way: wait for them first"
+                      : "not submitted yet: " + keys;
 }
 
 void ExchangeState::wait(std::size_t index) {
@@ -311,18 +339,21 @@ void ExchangeState::wait(std::size_t index) {
   if (!work)
     throw Error(Code::InvalidState,
                 "gradient " + gradients_[index].key + " has not been submitted in this step");
-  await(*work);
   Work(std::move(work)).wait();
 }
 
-void ExchangeState::await(WorkState& work) const {
-  const auto timeout = session_->config().timeout;
-  while (!work.wait_for(timeout)) {
-    std::lock_guard lock(mutex_);
-    if (user_submitted_ < tracks_.size())
-      throw Error(Code::Timeout, "the step did not end within " + std::to_string(timeout.count()) +
-                                     " ms; " + missing_keys());
-  }
+void ExchangeState::check_companions(std::size_t gradient, const WorkState& work) const {
+  std::set<std::size_t> companions;
+  for (const std::uint32_t slice : tracks_[gradient].slices)
+    companions.insert(slices_[slice].gradients.begin(), slices_[slice].gradients.end());
+  std::lock_guard lock(mutex_);
+  if (work.done()) return;  // perhaps of a step that is over
+  const std::string missing = missing_keys(companions);
+  if (!missing.empty())
+    throw Error(Code::Timeout,
+                "gradient " + gradients_[gradient].key + " has waited for " +
+                    std::to_string(session_->config().timeout.count()) +
+                    " ms for those that it travels with; not submitted yet: " + missing);
 }
 
 std::vector<std::shared_ptr<WorkState>> ExchangeState::works() const {
@@ -336,7 +367,7 @@ void ExchangeState::wait_all() {
   std::unique_lock lock(mutex_);
   const auto pending = works();
   lock.unlock();
-  for (const auto& work : pending) await(*work);
+  for (const auto& work : pending) work->wait();
   for (const auto& work : pending)
     if (Status status = work->status(); !status.is_ok()) throw Error(status);
 }
@@ -346,7 +377,7 @@ void ExchangeState::commit() {
     std::lock_guard lock(mutex_);
     if (user_submitted_ == 0) return;
     if (user_submitted_ < tracks_.size())
-      throw Error(Code::InvalidState, "commit: the step is not complete; " + missing_keys());
+      throw Error(Code::InvalidState, "commit: the step is not complete; " + what_is_missing());
   }
   wait_all();
   std::lock_guard lock(mutex_);
@@ -368,7 +399,7 @@ void ExchangeState::rollback() {
       session_->engine().fail_operation(*group_, {group_->id(), 0, round, 0}, status, true);
     });
   }
-  for (const auto& work : pending) work->wait();
+  for (const auto& work : pending) work->wait_for(std::chrono::nanoseconds::max());
   if (device_ && parent_->group->failure().is_ok()) device_->recover();
   lock.lock();
   next_round(false);

@@ -54,6 +54,7 @@ class ExchangeState : public std::enable_shared_from_this<ExchangeState> {
 
  private:
   class ExchangeGroup;
+  class GradientWork;
 
   /// One gradient.
   struct Track {
@@ -92,11 +93,12 @@ class ExchangeState : public std::enable_shared_from_this<ExchangeState> {
   bool all_submitted_and_done() const;
   std::vector<std::shared_ptr<WorkState>> works() const;
   void next_round(bool commit);
-  std::string missing_keys() const;
+  std::string missing_keys(const std::set<std::size_t>& among) const;
+  std::string what_is_missing() const;
 
-  /// Waits for one work of this step. Error Timeout if gradients that were never submitted hold it
-  /// up for too long; those that were have deadlines of their own.
-  void await(WorkState& work) const;
+  /// Error Timeout that names them if `work`, of a gradient of this step, waits for gradients in
+  /// its slices that have not been submitted.
+  void check_companions(std::size_t gradient, const WorkState& work) const;
 
   // [engine]
   void begin_round(std::uint64_t round, std::uint64_t step);
@@ -127,6 +129,7 @@ class ExchangeState : public std::enable_shared_from_this<ExchangeState> {
   std::vector<SliceTrack> slices_;
   std::shared_ptr<ExchangeGroup> group_;
   std::uint64_t dense_bytes_per_step_ = 0;
+  std::size_t credit_bytes_ = 0;
 
   mutable std::mutex mutex_;
   std::uint64_t user_round_ = 0, user_step_ = 0;  ///< [user]

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "src/collectives/collectives.hpp"
+#include "src/reduce.hpp"
 
 namespace tersum::runtime {
 
@@ -44,10 +45,43 @@ std::vector<Piece> whole_parts(const SliceJob& job) {
   return pieces;
 }
 
+std::size_t bodies_of(const Compressor& compressor, std::span<const Piece> pieces) {
+  std::size_t bytes = 0;
+  for (const auto& piece : pieces)
+    bytes += compressor.max_payload_bytes(piece.count) - sizeof(PayloadHeader);
+  return bytes;
+}
+
 std::size_t room_for(const Compressor& compressor, std::span<const Piece> pieces) {
   std::size_t bytes = 0;
   for (const auto& piece : pieces)
     bytes += payload_stride(compressor.max_payload_bytes(piece.count));
+  return bytes;
+}
+
+std::size_t message_bytes(const SliceJob& job, int ranks, int rank) {
+  const auto of_all = static_cast<std::size_t>(ranks);
+  if (job.dense) {
+    const std::size_t gathered =
+        job.partial ? Arithmetic(job.dtype, job.op).accumulator_bytes() : element_bytes(job.dtype);
+    return message_stride(job.count() * gathered) +
+           message_stride(job.count() * element_bytes(job.dtype));
+  }
+  const auto parts = whole_parts(job);
+  switch (job.compressor->traits().aggregation) {
+    case Aggregation::Linear:
+      return 2 * message_stride(bodies_of(*job.compressor, parts));
+    case Aggregation::SparseMerge:
+      return message_stride(of_all * room_for(*job.compressor, parts));
+    case Aggregation::Recompress:
+      break;
+  }
+  const auto owned = share_out(job, ranks);
+  const auto& own = owned[static_cast<std::size_t>(rank)];
+  std::size_t bytes = message_stride(of_all * room_for(*job.compressor, own));
+  for (const auto& pieces : owned)
+    bytes += message_stride(room_for(*job.compressor, pieces)) +
+             message_stride(room_for(*job.reducer, pieces));
   return bytes;
 }
 

@@ -37,6 +37,17 @@ constexpr std::size_t payload_stride(std::size_t bytes) noexcept {
 /// Bytes of a message that holds a payload of each piece, at most.
 std::size_t room_for(const Compressor& compressor, std::span<const Piece> pieces);
 
+/// The same of their bodies, without headers and gaps.
+std::size_t bodies_of(const Compressor& compressor, std::span<const Piece> pieces);
+
+/// A message's bytes, where messages lie one after the other.
+constexpr std::size_t message_stride(std::size_t bytes) noexcept {
+  return (bytes + 63) / 64 * 64;
+}
+
+/// The strides of all messages that exchange_messages() asks its codec for, as `rank` of `ranks`.
+std::size_t message_bytes(const SliceJob& job, int ranks, int rank);
+
 /// Who encodes `piece`, and from where on.
 SliceContext context_of(const Piece& piece, std::uint32_t encoder);
 
@@ -59,7 +70,7 @@ class SliceCodec {
  public:
   virtual ~SliceCodec() = default;
 
-  /// Host memory for a message, valid as long as the operation.
+  /// Host memory for a message, valid as long as the operation. message_bytes() knows all of them.
   virtual std::span<std::byte> message(std::size_t bytes) = 0;
 
   // Dense slices: elements travel as they are.

@@ -26,6 +26,10 @@ struct SlicePart {
   SliceContext context;  ///< of the part: offset is that of its first element
 };
 
+/// Bytes that a slice takes of the credit at least: the cost of a message does not fall with its
+/// bytes.
+constexpr std::size_t kSmallestCharge = 4096;
+
 class DeviceGradients;
 
 /// What an exchange needs to know. Lives as long as the operation.
@@ -35,9 +39,9 @@ struct SliceJob {
   ReduceOp op = ReduceOp::Average;
   std::shared_ptr<const Compressor> compressor;
   std::shared_ptr<const Compressor> reducer;  ///< encodes sums (Recompress)
-  bool dense = false;                ///< nothing is compressed: elements travel as they are
-  bool partial = false;              ///< dense: data are accumulators of dtype, sums of hosts
-  std::uint32_t slice = 0;           ///< its index in the exchange
+  bool dense = false;                 ///< nothing is compressed: elements travel as they are
+  bool partial = false;               ///< dense: data are accumulators of dtype, sums of hosts
+  std::uint32_t slice = 0;            ///< its index in the exchange
   DeviceGradients* device = nullptr;  ///< where the parts' memory is; null: host memory
 
   std::size_t count() const {

@@ -2,18 +2,27 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstring>
+#include <future>
 #include <optional>
 #include <set>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "cuda/buffer.hpp"
 #include "cuda/copies.hpp"
+#include "cuda/driver.hpp"
 #include "cuda/error.hpp"
 #include "cuda/event.hpp"
 #include "cuda/kernel_copy.hpp"
 #include "cuda/pool.hpp"
 #include "cuda/stream.hpp"
+#include "cuda/virtual_memory.hpp"
 #include "tersum/error.hpp"
 
 namespace tersum::gpu {
@@ -101,6 +110,120 @@ TEST_F(Foundation, AKernelCopiesWhatACopyEngineWould) {
       std::memcpy(expected.data() + back + there, in.data() + here, bytes);
       ASSERT_EQ(std::memcmp(out.data(), expected.data(), kRoom), 0)
           << bytes << " bytes from " << here << " to " << there << " to " << back;
+    }
+  }
+}
+
+/// All of it, from both sides where it is the host's: what is written here comes back from there.
+void expect_usable(Place place, const VirtualBuffer& buffer) {
+  const Stream stream;
+  const std::size_t bytes = buffer.bytes();
+  const PinnedBuffer in(bytes), out(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) in.data()[i] = static_cast<std::byte>(i * 31 + i / 251);
+  if (place == Place::Host) {
+    std::memcpy(buffer.data(), in.data(), bytes);
+    copy_by_kernel(stream, out.data(), buffer.data(), bytes);
+    stream.synchronize();
+    EXPECT_EQ(std::memcmp(out.data(), in.data(), bytes), 0) << "read by the device";
+    std::memset(buffer.data(), 0, bytes);
+  }
+  copy_by_kernel(stream, buffer.data(), in.data(), bytes);
+  std::memset(out.data(), 0, bytes);
+  check(cudaMemcpyAsync(out.data(), buffer.data(), bytes, cudaMemcpyDefault, stream.get()), "copy");
+  stream.synchronize();
+  EXPECT_EQ(std::memcmp(out.data(), in.data(), bytes), 0);
+  if (place == Place::Host) {
+    EXPECT_EQ(std::memcmp(buffer.data(), in.data(), bytes), 0) << "read by the host";
+  }
+}
+
+TEST_F(Foundation, VirtualMemoryIsThereToItsLastByte) {
+  for (const Place place : {Place::Device, Place::Host}) {
+    for (const std::size_t bytes :
+         {std::size_t{1}, std::size_t{3} << 20, std::size_t{20'000'001}}) {
+      VirtualBuffer buffer(place, bytes);
+      EXPECT_GE(buffer.bytes(), bytes);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 256, 0u);
+      expect_usable(place, buffer);
+      std::byte* const data = buffer.data();
+      const VirtualBuffer moved(std::move(buffer));
+      EXPECT_EQ(moved.data(), data);
+      expect_usable(place, moved);
+    }
+    EXPECT_EQ(VirtualBuffer(place, 0).data(), nullptr);
+  }
+}
+
+/// Five halves of what is free, one after the other.
+TEST_F(Foundation, VirtualMemoryGoesBack) {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  for (int i = 0; i < 5; ++i) EXPECT_GE(VirtualBuffer(Place::Device, free / 2).bytes(), free / 2);
+}
+
+TEST_F(Foundation, VirtualMemoryRefusesMoreThanThereIs) {
+  try {
+    const VirtualBuffer buffer(Place::Device, std::size_t{1} << 50);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::OutOfMemory);
+  }
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+/// The point of it: cudaMalloc() would wait here.
+TEST_F(Foundation, VirtualMemoryDoesNotWaitForAThreadThatWaitsInsideCuda) {
+  const auto wait_value = driver_function<decltype(cuStreamWaitValue32)>("cuStreamWaitValue32");
+  if (wait_value == nullptr) GTEST_SKIP() << "the driver cannot let a stream wait for memory";
+  const VirtualBuffer first(Place::Device, 1);  // looks the driver's functions up
+  const PinnedBuffer word(sizeof(std::uint32_t));
+  const DeviceBuffer source(1 << 20);
+  std::vector<std::byte> pageable(source.bytes());
+  const Stream stream;
+  ASSERT_EQ(wait_value(stream.get(), reinterpret_cast<CUdeviceptr>(word.data()), 1,
+                       CU_STREAM_WAIT_VALUE_GEQ),
+            CUDA_SUCCESS);
+  std::thread blocked([&] {
+    check(cudaMemcpyAsync(pageable.data(), source.data(), source.bytes(), cudaMemcpyDefault,
+                          stream.get()),
+          "cudaMemcpyAsync");
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  auto plain = std::async(std::launch::async, [] { return DeviceBuffer(10 << 20); });
+  EXPECT_EQ(plain.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout)
+      << "cudaMalloc() does not wait: there is nothing to show here";
+  auto made = std::async(std::launch::async, [] {
+    return std::pair(VirtualBuffer(Place::Device, 10 << 20), VirtualBuffer(Place::Host, 10 << 20));
+  });
+  EXPECT_EQ(made.wait_for(std::chrono::seconds(10)), std::future_status::ready) << "it waits";
+  std::atomic_ref(*word.as<std::uint32_t>()).store(1);
+  blocked.join();
+  expect_usable(Place::Host, made.get().second);
+}
+
+TEST_F(Foundation, PiecesOfPagesAreApartAndStay) {
+  struct Piece {
+    std::byte* data;
+    std::size_t bytes;
+  };
+  for (const Place place : {Place::Device, Place::Host}) {
+    PieceAllocator pieces(place);
+    std::vector<Piece> taken;
+    std::size_t sum = 0;
+    for (std::size_t i = 0; sum < 3 * (std::size_t{2} << 20) || i < 41; ++i) {
+      // Small ones, ones that do not fit into the rest of a page, one larger than a page.
+      const std::size_t bytes = i == 40 ? 5'000'000 : 1 + i * i * 997 % 300'000;
+      taken.push_back({pieces.take(bytes), bytes});
+      sum += bytes;
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(taken.back().data) % 256, 0u);
+    }
+    for (std::size_t i = 0; i < taken.size(); ++i)
+      fill_now(taken[i].data, static_cast<std::byte>(i + 1), taken[i].bytes);
+    for (std::size_t i = 0; i < taken.size(); ++i) {
+      std::vector<std::byte> here(taken[i].bytes);
+      copy_now(here.data(), taken[i].data, here.size());
+      EXPECT_EQ(here, std::vector<std::byte>(here.size(), static_cast<std::byte>(i + 1)))
+          << "piece " << i << " of " << taken[i].bytes << " bytes";
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
@@ -163,6 +164,37 @@ TEST(CInterface, LeavesWorkPendingWhenATimedWaitEnds) {
     EXPECT_EQ(done, 1);
     EXPECT_EQ(tersum_work_free(work), TERSUM_OK);
   });
+}
+
+TEST(CInterface, AWaitForAGradientTellsThatItIsPendingWhenOthersNeverCome) {
+  Config config;
+  config.timeout = std::chrono::milliseconds(100);
+  auto* comm = new tersum_comm{make_local_world(std::vector<Config>{config})[0]};
+  std::array<tersum_gradient_t, 2> gradients{};
+  for (tersum_gradient_t& gradient : gradients) {
+    gradient.count = 1;
+    gradient.dtype = TERSUM_FLOAT32;
+  }
+  gradients[0].key = "first";
+  gradients[1].key = "second";  // both in one bucket
+  tersum_exchange_t* exchange = nullptr;
+  ASSERT_EQ(tersum_exchange_create(comm, gradients.data(), 2, nullptr, &exchange), TERSUM_OK)
+      << tersum_last_error();
+  float first = 1, second = 2;
+  tersum_work_t* work = nullptr;
+  ASSERT_EQ(tersum_exchange_submit(exchange, 1, &second, nullptr, &work), TERSUM_OK)
+      << tersum_last_error();
+  int done = 1;
+  EXPECT_EQ(tersum_work_wait(work, -1, &done), TERSUM_TIMEOUT);
+  EXPECT_EQ(done, 0);
+  EXPECT_NE(std::string(tersum_last_error()).find("first"), std::string::npos)
+      << tersum_last_error();
+  ASSERT_EQ(tersum_exchange_submit(exchange, 0, &first, nullptr, nullptr), TERSUM_OK);
+  EXPECT_EQ(tersum_work_wait(work, -1, &done), TERSUM_OK) << tersum_last_error();
+  EXPECT_EQ(done, 1);
+  EXPECT_EQ(tersum_work_free(work), TERSUM_OK);
+  EXPECT_EQ(tersum_exchange_destroy(exchange), TERSUM_OK);
+  EXPECT_EQ(tersum_comm_destroy(comm), TERSUM_OK);
 }
 
 TEST(CInterface, SplitsIntoGroups) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -226,6 +227,33 @@ TEST_P(DeviceGradients, ARankThatRollsBackEndsTheStepOfAll) {
     exchange.wait_all();
     exchange.commit();
   });
+}
+
+/// When so many streams wait that the next one's caller has to, gradients that never come do not
+/// keep it for ever.
+TEST(DeviceGradientWaits, GradientsThatAreNeverSubmittedAreATimeoutThatNamesThem) {
+  if (gpus() == 0) GTEST_SKIP() << "no GPU here";
+  const Model model = on_device({gradient("first", 100), gradient("second", 100)});  // one bucket
+  Config config = quiet();
+  config.timeout = std::chrono::milliseconds(300);
+  World world = make_local_world(std::vector<Config>{config});
+  GradientExchange exchange(world[0], model, compressing("none"));
+  const gpu::Stream stream;
+  const DeviceTensors tensors(model);
+  const Tensors inputs = gradients_of(model, 0, 0);
+  tensors.write(inputs, stream);
+  const Work work = exchange.submit("second", tensors[1], stream.view());
+  const std::vector<gpu::Stream> nexts(32);
+  std::size_t held = 0;
+  Status status;
+  while (status.is_ok() && held < nexts.size())
+    status = thrown_by([&] { work.wait_on(nexts[held++].view()); });
+  EXPECT_EQ(status.code(), Code::Timeout) << status.to_string();
+  EXPECT_NE(status.message().find("first"), std::string::npos) << status.message();
+  exchange.submit("first", tensors[0], stream.view());
+  exchange.wait_all();
+  for (const gpu::Stream& next : nexts) next.synchronize();
+  EXPECT_EQ(tensors.read(stream), inputs);
 }
 
 TEST(DeviceGradientMemory, ExchangesThatComeAndGoAndRollBackLeaveNoneTaken) {

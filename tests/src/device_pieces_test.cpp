@@ -1,7 +1,9 @@
 // Where streams and the host meet: gates, notices, pinned memory on loan; what calls take where.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -108,6 +110,25 @@ TEST_F(DevicePieces, PinnedMemoryIsLentAgain) {
   for (int i = 0; i < 10; ++i)
     EXPECT_NE(pool.acquire(99'000 + static_cast<std::size_t>(i)).data(), nullptr);
   EXPECT_EQ(pool.allocations(), 2u);
+}
+
+TEST_F(DevicePieces, ReservedPinnedMemoryIsThere) {
+  PinnedPool pool;
+  const std::array<std::size_t, 4> sizes{70'000, 3, 70'000, 1'000'001};
+  pool.reserve(sizes);
+  std::vector<PinnedLease> leases;
+  for (const std::size_t bytes : sizes) {
+    leases.push_back(pool.acquire(bytes));
+    EXPECT_GE(leases.back().bytes(), bytes);
+    std::memset(leases.back().data(), static_cast<int>(leases.size()), leases.back().bytes());
+  }
+  for (std::size_t i = 0; i < leases.size(); ++i)
+    for (std::size_t at : {std::size_t{0}, leases[i].bytes() - 1})
+      EXPECT_EQ(leases[i].data()[at], static_cast<std::byte>(i + 1)) << i;
+  EXPECT_EQ(pool.allocations(), 0u);
+  leases.push_back(pool.acquire(70'000));  // one more than was reserved
+  EXPECT_EQ(pool.allocations(), 1u);
+  EXPECT_EQ(pool.acquire(0).data(), nullptr);
 }
 
 TEST(StagedShape, LeavesOutWhatStaysOnTheRank) {

@@ -169,14 +169,58 @@ TEST(ExchangeFailure, AGradientThatARankNeverSubmitsIsATimeoutThatNamesIt) {
     GradientExchange exchange(world[r], model);  // both in one bucket
     Tensors tensors = gradients_of(model, rank, 0);
     const Tensors before = tensors;
-    exchange.submit("second", tensors[1].data());
-    const Status status = thrown_by([&] { exchange.wait("second"); });
-    EXPECT_EQ(status.code(), Code::Timeout) << status.to_string();
-    EXPECT_NE(status.message().find("first"), std::string::npos) << status.message();
+    const Work work = exchange.submit("second", tensors[1].data());
+    for (const auto& wait :
+         std::vector<std::function<void()>>{[&] { exchange.wait("second"); },
+                                            [&] { exchange.wait_all(); }, [&] { work.wait(); }}) {
+      const Status status = thrown_by(wait);
+      EXPECT_EQ(status.code(), Code::Timeout) << status.to_string();
+      EXPECT_NE(status.message().find("first"), std::string::npos) << status.message();
+    }
+    EXPECT_FALSE(work.done());
     both.arrive_and_wait();  // a rollback here would end the wait there
     exchange.rollback();
     EXPECT_EQ(tensors, before);
   });
+}
+
+TEST(ExchangeFailure, AWaitNamesWhoIsLateAndNotGradientsThatHoldNothingUp) {
+  const Model model{gradient("first", 100), gradient("second", 100)};
+  Config config = quiet();
+  config.timeout = std::chrono::milliseconds(300);
+  World world = make_world(2, config);
+  std::latch over(1);
+  each_rank(2, [&](int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    ExchangeOptions options;
+    options.bucket_bytes = 1;  // each in one of its own
+    GradientExchange exchange(world[r], model, options);
+    Tensors tensors = gradients_of(model, rank, 0);
+    if (rank == 1) return over.wait();  // there, but silent
+    const Work work = exchange.submit("second", tensors[1].data());
+    const Status status = thrown_by([&] { work.wait(); });
+    EXPECT_EQ(status.code(), Code::Timeout) << status.to_string();
+    EXPECT_NE(status.message().find("rank 1"), std::string::npos) << status.message();
+    EXPECT_EQ(status.message().find("first"), std::string::npos) << status.message();
+    over.count_down();
+  });
+}
+
+TEST(ExchangeFailure, AnExchangeMayGoInTheMiddleOfAStepThatTakesLong) {
+  const Model model{gradient("large", 30'000'000), gradient("never", 100)};
+  Config config = quiet();
+  config.timeout = std::chrono::milliseconds(10);  // compressing takes longer
+  World world = make_world(1, config);
+  std::vector<float> large(model[0].count, 1.0f);
+  Work work;
+  {
+    ExchangeOptions options = compressing("qint:bits=4,rounding=stochastic+ef");
+    options.bucket_bytes = 1 << 30;  // the last slice has a part of both
+    options.slice_bytes = 100 << 20;
+    GradientExchange exchange(world[0], model, options);
+    work = exchange.submit("large", large.data());
+  }
+  EXPECT_TRUE(work.done());
 }
 
 TEST(ExchangeFailure, ARankThatNeverSubmitsIsNamedByATimeout) {

@@ -82,6 +82,15 @@ TEST(Ucx, OnlyRanksOfOneHostUseSharedMemory) {
   EXPECT_EQ(job[2].route(1), "");  // nothing has travelled there yet
 }
 
+TEST(Ucx, UsesCudaOnlyIfToldTo) {
+  for (const char* transports : {"auto", "tcp", "shm"})
+    EXPECT_FALSE(make_ucx_transport({.transports = transports})->capabilities().device_memory)
+        << transports;
+  const bool has_cuda = std::ranges::any_of(
+      ucx_transports(), [](const std::string& name) { return name.starts_with("cuda"); });
+  EXPECT_EQ(make_ucx_transport({.device_memory = true})->capabilities().device_memory, has_cuda);
+}
+
 TEST(Ucx, TellsItsLanesBeforeThereAreRanks) {
   const UcxLanes lanes = ucx_lanes({.interface = "lo"});
   EXPECT_NE(lanes.inside_host.find("posix/memory"), std::string::npos) << lanes.inside_host;
