@@ -287,7 +287,7 @@ Task<> ExchangeDevice::copy(Operation& op, void* to, const void* from, std::size
 }
 
 gpu::StreamView ExchangeDevice::stream(std::uint32_t slice) {
-  const gpu::Stream& stream = streams_[slice % (peers_ || hierarchy_ ? kPeerStreams : kStreams)];
+  const gpu::Stream& stream = streams_[slice % kStreams];
   stream.wait(states_changed_);
   return stream.view();
 }

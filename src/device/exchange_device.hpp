@@ -79,19 +79,17 @@ class ExchangeDevice final : public DeviceGradients {
   std::size_t bytes_of_messages(const SliceJob& job) const;
   void synchronize() const;
 
-  static constexpr std::size_t kStreams = 4;
-  /// Where slices have kernels that wait for peers. A stream that waits keeps one of CUDA's queues
-  /// busy (most_held_streams()): with two, one slice is prepared while another one is reduced.
-  static constexpr std::size_t kPeerStreams = 2;
+  /// With two, one slice is prepared while another one is reduced. Not more: each busy stream takes
+  /// one of CUDA's few queues (most_held_streams()).
+  static constexpr std::size_t kStreams = 2;
 
   Engine& engine_;
   const int device_;
   // All of high priority: what trains is in the others.
   gpu::Stream ready_stream_{gpu::StreamPriority::High}, states_stream_{gpu::StreamPriority::High};
   gpu::Event ready_, states_changed_;
-  std::array<gpu::Stream, kStreams> streams_{
-      gpu::Stream(gpu::StreamPriority::High), gpu::Stream(gpu::StreamPriority::High),
-      gpu::Stream(gpu::StreamPriority::High), gpu::Stream(gpu::StreamPriority::High)};
+  std::array<gpu::Stream, kStreams> streams_{gpu::Stream(gpu::StreamPriority::High),
+                                             gpu::Stream(gpu::StreamPriority::High)};
   gpu::EventPool events_;
   gpu::BufferPool memory_;
   PinnedPool pinned_;
