@@ -1,7 +1,9 @@
 // Events that are used again.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -18,9 +20,15 @@ class EventPool {
   /// So many are there at once, without making one, from now on.
   void reserve(int device, std::size_t count) {
     const DeviceGuard guard(device);
+    std::vector<Event> made;  // without the lock: it may take long
+    {
+      const std::lock_guard lock(mutex_);
+      count -= std::min(count, free_[device].size());
+    }
+    while (made.size() < count) made.emplace_back();
     const std::lock_guard lock(mutex_);
     auto& events = free_[device];
-    while (events.size() < count) events.emplace_back();
+    std::move(made.begin(), made.end(), std::back_inserter(events));
   }
 
   Event take(int device) {

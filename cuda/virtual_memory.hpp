@@ -34,6 +34,8 @@ class VirtualBuffer {
   std::byte* data() const noexcept { return data_; }
   /// At least what was asked for.
   std::size_t bytes() const noexcept { return bytes_; }
+  /// False if the driver has refused, and for none.
+  bool is_virtual() const noexcept { return handle_ != 0; }
 
  private:
   bool map(Place place, std::size_t bytes);

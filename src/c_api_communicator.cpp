@@ -209,8 +209,10 @@ int tersum_work_wait(const tersum_work_t* work, int64_t timeout_ms, int* done) {
       else
         operation.wait();
     } catch (...) {
-      if (done != nullptr) *done = operation.done() ? 1 : 0;
-      throw;
+      ended = operation.done();
+      if (done != nullptr) *done = ended ? 1 : 0;
+      if (!ended) throw;
+      operation.wait();  // its own outcome
     }
     if (done != nullptr) *done = ended ? 1 : 0;
   });

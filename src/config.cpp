@@ -86,8 +86,9 @@ const std::vector<SettingRow>& table() {
       {"TERSUM_DEVICE_SLICE_BYTES", Kind::Bytes, &Config::device_slice_bytes, true, 0, kGiB, {},
        "Slices when all gradients are on GPUs; 0: 32M inside a host, 16M between hosts"},
       {"TERSUM_DEVICE_CREDIT_BYTES", Kind::Bytes, &Config::device_credit_bytes, false, 0,
-       1024 * kGiB, {}, "Credit when all gradients are on GPUs, for which messages have pinned memory; 0: 256M "
-       "inside a host, 64M between"},
+       1024 * kGiB, {},
+       "Credit when all gradients are on GPUs; memory for its messages is pinned at once; "
+       "0: 256M inside a host, 64M between"},
       {"TERSUM_POLICY", Kind::Choice, &Config::policy, true, 0, 0, {"priority", "fifo"},
        "Which ready slice goes first: the one the next forward pass needs first, or the oldest"},
       {"TERSUM_SEED", Kind::Unsigned, &Config::seed, true, 0, 0, {},

@@ -65,7 +65,7 @@ std::string lanes_of(ucp_ep_h endpoint) {
 
 UcxLanes ucx_lanes(const UcxOptions& options) {
   const UcxContext one(options), other(options);
-  return {lanes_between(one, other, UcxContext::Reach::Anywhere),
+  return {one.device_memory(), lanes_between(one, other, UcxContext::Reach::Anywhere),
           lanes_between(one, other, UcxContext::Reach::OverNetworks)};
 }
 

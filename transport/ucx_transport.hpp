@@ -39,6 +39,7 @@ std::vector<std::string> ucx_transports();
 /// The transports that carry messages from one rank to another, as Transport::route() names them;
 /// empty: none can.
 struct UcxLanes {
+  bool device_memory = false;  ///< they carry device memory, too
   std::string inside_host;
   std::string between_hosts;
 };

@@ -81,7 +81,8 @@ TERSUM_API int tersum_exchange_submit(tersum_exchange_t* exchange, size_t index,
                                       void* stream, tersum_work_t** work);
 
 /** Blocks until this gradient's exchange in the current step has ended; returns its outcome.
- * TERSUM_INVALID_STATE if it was not submitted. */
+ * TERSUM_INVALID_STATE if it was not submitted; TERSUM_TIMEOUT also while it is pending, as
+ * tersum_work_wait() has it. */
 TERSUM_API int tersum_exchange_wait(tersum_exchange_t* exchange, size_t index);
 
 /** Blocks until all that were submitted in this step have ended; returns the first failure. */

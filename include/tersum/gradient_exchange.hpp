@@ -84,7 +84,7 @@ class GradientExchange {
   Work submit(std::size_t index, void* data, Stream stream = {});
 
   /// Waits for one gradient of the current step; throws its Error. InvalidState if it was not
-  /// submitted.
+  /// submitted; Timeout, while it is pending, as Work::wait().
   void wait(std::string_view key);
   void wait(std::size_t index);
   /// Waits for all that were submitted in this step; throws the first Error.

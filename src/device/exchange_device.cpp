@@ -9,6 +9,7 @@
 
 #include "cuda/error.hpp"
 #include "cuda/kernels.hpp"
+#include "cuda/virtual_memory.hpp"
 #include "src/config.hpp"
 #include "src/device/device_slice.hpp"
 #include "src/device/hierarchical_exchange.hpp"
@@ -22,8 +23,12 @@
 namespace tersum::runtime {
 namespace {
 
-/// More slices than are ever exchanged at once with a sensible credit, or beyond it.
-constexpr std::size_t kMostUnderWay = 4096;
+/// More slices than are ever exchanged at once: as many of the smallest as the default credit lets.
+constexpr std::size_t kMostUnderWay = 16'384;
+
+/// Credits for whose slices messages are pinned where CUDA gives no virtual memory on the host, as
+/// in some containers: slices beyond the credit are common while one rank is late.
+constexpr std::size_t kCreditsIfNotVirtual = 4;
 
 int device_for_gradients() {
   if (!gpu::has_device())
@@ -90,9 +95,6 @@ gpu::TwinState* twin_state_of(CompressorState* state) noexcept {
 ExchangeDevice::ExchangeDevice(Engine& engine, std::size_t slices)
     : engine_(engine), device_(device_for_gradients()), tables_(slices) {
   gpu::load_kernels();
-  const std::size_t under_way = std::min(slices, kMostUnderWay);
-  events_.reserve(device_, 2 * under_way);
-  memory_.reserve(8 * under_way);
   memory_.acquire(1, states_stream_);  // the driver's functions for it are looked up the first time
 }
 
@@ -149,7 +151,7 @@ void ExchangeDevice::when_reached(Stream stream, std::function<void(const Status
   ready_.record(theirs);
   ready_stream_.wait(ready_);
   auto told = std::make_unique<Told>(engine_, std::move(function));
-  notify(ready_stream_, *told);
+  notify(ready_stream_, *told, events_);
   told.release();
 }
 
@@ -178,9 +180,11 @@ void ExchangeDevice::prepare(std::span<const std::shared_ptr<const SliceJob>> jo
   try {
     for (const auto& job : jobs) make_room(*job);
     make_room_for_messages(jobs, credit_bytes);
-    std::size_t parts = 0;  // as many as gradients, or more
+    const std::size_t under_way = std::min(jobs.size(), kMostUnderWay);
+    std::size_t parts = 0;  // as many as gradients, or more: each is submitted once
     for (const auto& job : jobs) parts += job->parts.size();
-    reserve_notices(device_, parts);
+    events_.reserve(device_, 2 * under_way + parts);
+    memory_.reserve(8 * under_way);
     states_changed();
   } catch (...) {
     error = std::current_exception();
@@ -211,7 +215,7 @@ void ExchangeDevice::make_room(const SliceJob& job) {
 }
 
 /// Of each size as much as is needed when as many slices as the credit lets be under way have
-/// messages of that size. Those beyond it, which peers have started, may take more.
+/// messages of that size. Those beyond it, which peers have started, take virtual memory.
 void ExchangeDevice::make_room_for_messages(std::span<const std::shared_ptr<const SliceJob>> jobs,
                                             std::size_t credit_bytes) {
   std::map<std::size_t, std::vector<std::size_t>> slices;  // their own bytes, by their messages'
@@ -219,6 +223,7 @@ void ExchangeDevice::make_room_for_messages(std::span<const std::shared_ptr<cons
     if (const std::size_t bytes = bytes_of_messages(*job); bytes > 0)
       slices[gpu::BufferPool::class_bytes(bytes)].push_back(
           std::max(job->count() * element_bytes(job->dtype), kSmallestCharge));
+  if (!gpu::VirtualBuffer(gpu::Place::Host, 1).is_virtual()) credit_bytes *= kCreditsIfNotVirtual;
   std::vector<std::size_t> requests;
   for (auto& [bytes, sizes] : slices) {
     std::ranges::sort(sizes);

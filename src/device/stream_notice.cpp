@@ -39,11 +39,11 @@ class StreamWatcher {
     return *watcher;
   }
 
-  void reserve(int device, std::size_t count) { events_.reserve(device, count); }
+  gpu::EventPool& events() noexcept { return events_; }
 
-  void watch(gpu::StreamView stream, StreamListener& listener) {
+  void watch(gpu::StreamView stream, StreamListener& listener, gpu::EventPool& events) {
     const int device = device_of(stream);
-    Notice notice{device, events_.take(device), &listener};
+    Notice notice{device, &events, events.take(device), &listener};
     notice.event.record(stream);
     const std::lock_guard lock(mutex_);
     streams_[stream.get()].push_back(std::move(notice));
@@ -53,6 +53,7 @@ class StreamWatcher {
  private:
   struct Notice {
     int device;
+    gpu::EventPool* pool;
     gpu::Event event;
     StreamListener* listener;
   };
@@ -74,8 +75,10 @@ class StreamWatcher {
         waiting_ -= reached.size();
       }
       if (reached.empty()) std::this_thread::sleep_for(kNap);
-      for (auto& [notice, status] : reached) notice.listener->on_reached(status);
-      for (auto& [notice, status] : reached) events_.give(notice.device, std::move(notice.event));
+      for (auto& [notice, status] : reached) {
+        notice.pool->give(notice.device, std::move(notice.event));
+        notice.listener->on_reached(status);
+      }
       reached.clear();
     }
   }
@@ -104,12 +107,12 @@ class StreamWatcher {
 
 }  // namespace
 
-void reserve_notices(int device, std::size_t count) {
-  StreamWatcher::instance().reserve(device, count);
+void notify(gpu::StreamView stream, StreamListener& listener) {
+  notify(stream, listener, StreamWatcher::instance().events());
 }
 
-void notify(gpu::StreamView stream, StreamListener& listener) {
-  StreamWatcher::instance().watch(stream, listener);
+void notify(gpu::StreamView stream, StreamListener& listener, gpu::EventPool& events) {
+  StreamWatcher::instance().watch(stream, listener, events);
 }
 
 }  // namespace tersum::runtime

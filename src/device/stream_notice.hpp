@@ -1,6 +1,7 @@
 // The host hears how far a stream has come, without asking.
 #pragma once
 
+#include "cuda/event_pool.hpp"
 #include "cuda/stream.hpp"
 #include "tersum/error.hpp"
 
@@ -17,13 +18,11 @@ class StreamListener {
   ~StreamListener() = default;
 };
 
-/// So many notices can wait on a device without an event being made, which may wait for threads
-/// that wait inside CUDA.
-void reserve_notices(int device, std::size_t count);
-
 /// Has `listener` called when all that is in `stream` now is done; it must live until then. Does
 /// not block. Not while the stream is captured. With CUDA before 12.8 the stream's device is
 /// current.
 void notify(gpu::StreamView stream, StreamListener& listener);
+/// The same with an event of `events`, which lives until the listener is called.
+void notify(gpu::StreamView stream, StreamListener& listener, gpu::EventPool& events);
 
 }  // namespace tersum::runtime

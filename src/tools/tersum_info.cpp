@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>
@@ -96,15 +95,14 @@ ordered_json device_facts() {
 
 /// UCX, and which of its transports ranks with these settings would use.
 ordered_json ucx_facts(const tersum::Config& config) {
-  const auto transports = tersum::transport::ucx_transports();
-  const bool has_cuda = std::ranges::any_of(
-      transports, [](const std::string& name) { return name.starts_with("cuda"); });
   ordered_json facts = {{"version", tersum::transport::ucx_version()},
-                        {"transports", transports},
-                        {"device_memory", has_cuda}};
+                        {"transports", tersum::transport::ucx_transports()}};
   try {
     const auto lanes = tersum::transport::ucx_lanes(
         {config.transport, config.interface, {}, config.device_staging == "ucx"});
+    // If TERSUM_DEVICE_STAGING lets them.
+    facts["device_memory"] =
+        tersum::transport::ucx_lanes({config.transport, config.interface, {}, true}).device_memory;
     facts["inside_host"] = lanes.inside_host;
     facts["between_hosts"] = lanes.between_hosts;
   } catch (const tersum::Error& error) {

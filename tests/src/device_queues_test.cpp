@@ -60,8 +60,8 @@ void put_behind(Behind what, void* memory, gpu::StreamView stream) {
 /// gradient, takes the next batch up and something down. Every second rank is late, so that the
 /// others have to start slices beyond their credit.
 std::vector<Tensors> train_ahead(Communicator& communicator, const Model& model,
-                                 const ExchangeOptions& options, Behind behind,
-                                 std::uint64_t steps) {
+                                 const ExchangeOptions& options, Behind behind, std::uint64_t steps,
+                                 std::uint64_t& overdrawn) {
   constexpr std::size_t kBatch = 1 << 20;
   const gpu::Stream stream;
   std::array<gpu::Stream, 3> nexts;  // more than may wait where there are eight queues
@@ -94,6 +94,7 @@ std::vector<Tensors> train_ahead(Communicator& communicator, const Model& model,
     results.push_back(copies.read(nexts[0]));
     exchange.commit();
   }
+  overdrawn += exchange.statistics().overdrawn_slices;
   return results;
 }
 
@@ -106,6 +107,7 @@ TEST(DeviceRank, Runs) {
   const int place = shared ? communicator.rank() / 2 : communicator.rank();
   gpu::check(cudaSetDevice(place % gpus()), "cudaSetDevice");
   const Model model = sliced_model();
+  std::uint64_t overdrawn = 0;
   struct Run {
     const char* spec;
     std::size_t slice_bytes;
@@ -118,11 +120,14 @@ TEST(DeviceRank, Runs) {
     options.bucket_bytes = options.slice_bytes;
     options.credit_bytes = 2 << 20;
     // The very first exchange of the process is one that has to run ahead.
-    const auto item = train_ahead(communicator, model, options, Behind::Item, 3);
-    const auto flood = train_ahead(communicator, model, options, Behind::Flood, 3);
+    const auto item = train_ahead(communicator, model, options, Behind::Item, 3, overdrawn);
+    const auto flood = train_ahead(communicator, model, options, Behind::Flood, 3, overdrawn);
     const auto expected = train_on_device(communicator, model, options, 3);
     EXPECT_EQ(item, expected) << run.spec;
     EXPECT_EQ(flood, expected) << run.spec;
+  }
+  if (communicator.rank() == 0) {
+    EXPECT_GT(overdrawn, 0u) << "nobody was late";
   }
 }
 
