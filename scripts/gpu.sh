@@ -66,7 +66,7 @@ done
 
 if [ -n "$build_it" ]; then
   step configure 300 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTERSUM_CUDA=ON -DTERSUM_BENCH=ON
-  step build 3600 cmake --build "$build" --target cuda_test "${device_tests[@]/#/src_}" \
+  step build 3600 cmake --build "$build" --target cuda_test transport_ucx_test "${device_tests[@]/#/src_}" \
     collectives_cuda compressed_cuda compressors_cuda queues_cuda exchange_replay tersum-perf tersum-run
   [ "$failed" -eq 0 ] || finish
 fi
@@ -92,6 +92,7 @@ tests() {
     count_step "single_tests_$part" $? $((SECONDS - start))
   done
   step peer_tests 300 "$build/tests/cuda/cuda_test" --gtest_filter="-$single" --gtest_output="json:$results/peer_tests.json"
+  step ucx_tests 60 "$build/tests/transport/transport_ucx_test" --gtest_output="json:$results/ucx_tests.json"
   for name in "${device_tests[@]}"; do
     step "${name}s" 300 "$build/tests/src/src_$name" --gtest_output="json:$results/${name}s.json"
   done
