@@ -183,6 +183,8 @@ void ExchangeDevice::prepare(std::span<const std::shared_ptr<const SliceJob>> jo
     const std::size_t under_way = std::min(jobs.size(), kMostUnderWay);
     std::size_t parts = 0;  // as many as gradients, or more: each is submitted once
     for (const auto& job : jobs) parts += job->parts.size();
+    // A slice waits for one event at a time, its share between hosts for another one; and each of
+    // its buffers has one: values, elements, workspace, payloads, in the slice and in its share.
     events_.reserve(device_, 2 * under_way + parts);
     memory_.reserve(8 * under_way);
     states_changed();
@@ -223,17 +225,26 @@ void ExchangeDevice::make_room_for_messages(std::span<const std::shared_ptr<cons
     if (const std::size_t bytes = bytes_of_messages(*job); bytes > 0)
       slices[gpu::BufferPool::class_bytes(bytes)].push_back(
           std::max(job->count() * element_bytes(job->dtype), kSmallestCharge));
-  if (!gpu::VirtualBuffer(gpu::Place::Host, 1).is_virtual()) credit_bytes *= kCreditsIfNotVirtual;
+  const bool can_grow = gpu::VirtualBuffer(gpu::Place::Host, 1).is_virtual();
+  const std::size_t credits = can_grow ? 1 : kCreditsIfNotVirtual;
   std::vector<std::size_t> requests;
   for (auto& [bytes, sizes] : slices) {
     std::ranges::sort(sizes);
     std::size_t under_way = 0;  // a slice may start whenever less than the credit is
-    for (auto size = sizes.begin(); size != sizes.end() && under_way < credit_bytes; ++size) {
+    for (auto size = sizes.begin(); size != sizes.end() && under_way / credits < credit_bytes;
+         ++size) {
       requests.push_back(bytes);
       under_way += *size;
     }
   }
-  pinned_.reserve(requests);
+  try {
+    pinned_.reserve(requests);
+  } catch (const Error& error) {
+    if (error.code() != Code::OutOfMemory) throw;
+    throw Error(Code::OutOfMemory, "no room to pin the memory of messages of " +
+                                       std::to_string(requests.size()) +
+                                       " slices; a smaller TERSUM_DEVICE_CREDIT_BYTES takes less");
+  }
 }
 
 std::size_t ExchangeDevice::bytes_of_messages(const SliceJob& job) const {

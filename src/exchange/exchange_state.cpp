@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ranges>
 
 #include "compressors/hash.hpp"
 #include "compressors/rules.hpp"
@@ -305,7 +306,8 @@ Work ExchangeState::submit(std::size_t index, void* data, Stream stream) {
 }
 
 /// "first, second and 7 more": those of `among` that have not been submitted; empty if all have.
-std::string ExchangeState::missing_keys(const std::set<std::size_t>& among) const {
+template <class Gradients>
+std::string ExchangeState::missing_keys(const Gradients& among) const {
   std::string text;
   int more = 0;
   for (const std::size_t i : among) {
@@ -319,9 +321,7 @@ std::string ExchangeState::missing_keys(const std::set<std::size_t>& among) cons
 }
 
 std::string ExchangeState::what_is_missing() const {
-  std::set<std::size_t> all;
-  for (std::size_t i = 0; i < tracks_.size(); ++i) all.insert(i);
-  const std::string keys = missing_keys(all);
+  const std::string keys = missing_keys(std::views::iota(std::size_t{0}, tracks_.size()));
   return keys.empty() ? "some are still on their way: wait for them first"
                       : "not submitted yet: " + keys;
 }

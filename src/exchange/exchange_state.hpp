@@ -93,7 +93,8 @@ class ExchangeState : public std::enable_shared_from_this<ExchangeState> {
   bool all_submitted_and_done() const;
   std::vector<std::shared_ptr<WorkState>> works() const;
   void next_round(bool commit);
-  std::string missing_keys(const std::set<std::size_t>& among) const;
+  template <class Gradients>
+  std::string missing_keys(const Gradients& among) const;
   std::string what_is_missing() const;
 
   /// Error Timeout that names them if `work`, of a gradient of this step, waits for gradients in

@@ -69,10 +69,12 @@ class Job {
     pid_t& pid = pids_[rank];
     int status = 0;
     if (pid > 0) {
-      while (::waitpid(pid, &status, WNOHANG) == 0) {
+      pid_t ended = 0;
+      while ((ended = ::waitpid(pid, &status, WNOHANG)) == 0) {
         if (std::chrono::steady_clock::now() > deadline_) ::kill(pid, SIGKILL);
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
+      EXPECT_EQ(ended, pid) << "waitpid";
     }
     pid = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
