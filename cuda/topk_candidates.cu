@@ -11,15 +11,37 @@ constexpr int kThreads = 256;
 constexpr int kWarpWords = 16;                           // bitmap words that a warp fills
 constexpr std::uint32_t kStrip = kThreads * kWarpWords;  // elements of a block that fills them
 constexpr int kJudgeThreads = 1024;
-constexpr int kGatherThreads = kSelectTile / 32;  // a bitmap word each
+constexpr int kSampleThreads = 1024;
+constexpr std::uint32_t kSample = 32 * kSampleThreads;  // elements
+constexpr int kGatherThreads = kSelectTile / 32;        // a bitmap word each
 constexpr int kTileSlots = kSelectTile / kSlotElements;
 static_assert(kSelectTile % kStrip == 0 && kSelectTile <= 65536);
 static_assert(kSlotElements == kWarpWords * 32);
 static_assert(TwinState::mask_words_for(1) == kGatherThreads);
 
+/// How many elements of a sample reach a floor that 1.8 k of all do.
+__host__ __device__ constexpr std::uint32_t sample_wanted(std::uint32_t count, std::uint32_t kept) {
+  return static_cast<std::uint32_t>(std::uint64_t{kSample} * kept * 9 / 5 / count);
+}
+
+constexpr std::size_t kFewestSampled = 64 * kSample;  // of fewer elements it saves nothing
+
+/// Not if so few elements are kept that a sample says little, or so many that nearly all are
+/// candidates.
+constexpr bool is_sample_of_use(std::uint32_t count, std::uint32_t kept) {
+  if (count < kFewestSampled) return false;
+  const std::uint32_t wanted = sample_wanted(count, kept);
+  return wanted >= 48 && wanted <= kSample / 2;
+}
+
 /// The first element of a warp's part of a strip.
 __device__ std::uint32_t warp_part(std::uint32_t strip) {
   return strip * kStrip + threadIdx.x / 32 * (kWarpWords * 32);
+}
+
+/// Whether the pass over all elements has marked the candidates.
+__device__ bool has_bitmap(Knowledge knowledge) {
+  return knowledge == Knowledge::Guessed || knowledge == Knowledge::Sampled;
 }
 
 /// What the histogram of the top bits says: few enough candidates, or more bits are needed.
@@ -104,13 +126,91 @@ __device__ std::uint32_t mark_part(const SelectMemory& memory, std::uint32_t sta
   return marked;
 }
 
-/// The pass over all elements, one strip per block. hint[0] is the floor guessed from the last
-/// step, 0 for none; hint[1] was its threshold.
+/// One sampled element's magnitude of what is sent; the velocity stays as it is.
+template <Source kSource>
+__device__ std::uint32_t sampled_magnitude(const Feed& feed, const std::uint32_t* mask,
+                                           std::uint32_t i) {
+  if constexpr (kSource == Source::Gradient) return magnitude_of(feed.gradient[i]);
+  const bool sent = (mask[i / 32] >> i % 32 & 1) != 0;
+  const float e = sent ? 0.0f : feed.residual[i];
+  float u = 0, next = 0;
+  if constexpr (kSource == Source::Momentum) u = sent ? 0.0f : feed.velocity[i];
+  return magnitude_of(sum_of<kSource, Nan::Kept>(feed.gradient[i], e, u, feed.momentum, next));
+}
+
+/// For one block: a floor that `wanted` elements of the sample reach.
+__device__ std::uint32_t floor_of_sample(const SelectMemory& memory, std::uint32_t wanted) {
+  constexpr int kEach = kSample / kSampleThreads;
+  __shared__ std::uint32_t histogram[kTopBins];
+  std::uint32_t* const counts = memory.control->sample;
+  std::uint32_t magnitude[kEach];
+#pragma unroll
+  for (int c = 0; c < kEach; ++c)
+    magnitude[c] = __ldcg(memory.sample + c * kSampleThreads + threadIdx.x);
+  clear_histogram(histogram, kTopBins);
+#pragma unroll
+  for (int c = 0; c < kEach; ++c) atomicAdd(histogram + (magnitude[c] >> 20), 1u);
+  flush_histogram(histogram, kTopBins, counts);
+  __threadfence_block();
+  __syncthreads();
+  const BinOfKth top = find_bin(counts, kTopBins, wanted);
+  clear_histogram(histogram, kLowerBins);
+#pragma unroll
+  for (int c = 0; c < kEach; ++c) {
+    if (magnitude[c] >> 20 == top.bin) {
+      atomicAdd(histogram + (magnitude[c] >> 10 & (kLowerBins - 1)), 1u);
+    }
+  }
+  flush_histogram(histogram, kLowerBins, counts + kTopBins);
+  __threadfence_block();
+  __syncthreads();
+  return top.bin << 20 | find_bin(counts + kTopBins, kLowerBins, top.left).bin << 10;
+}
+
+/// Whether a floor that `hits` of the sample reach will give enough candidates, and not too many,
+/// if the k largest have `expected` elements there. To refuse one costs little, to take one that
+/// gives too few a pass or two.
+__device__ bool is_plausible(std::uint32_t hits, float expected) {
+  const auto reached = static_cast<float>(hits);
+  return reached >= fmaxf(expected, 1.2f * expected - 1.8f * sqrtf(expected)) &&
+         reached <= 5 * expected;
+}
+
+/// Takes a sample, an element per thread. The last block leaves a floor for the pass: the guess
+/// from the last step where the sample agrees, or else one that about 1.8 k elements reach.
+template <Source kSource>
+__global__ __launch_bounds__(kSampleThreads) void take_sample(Feed feed, SelectMemory memory,
+                                                              std::uint32_t kept,
+                                                              const std::uint32_t* mask,
+                                                              const std::uint32_t* hint) {
+  SelectControl* control = memory.control;
+  const auto count = static_cast<std::uint32_t>(feed.count);
+  const std::uint32_t guess = hint == nullptr ? 0 : hint[kFloorHint];
+  const std::uint32_t room = count / kSample;
+  const std::uint32_t s = blockIdx.x * kSampleThreads + threadIdx.x;
+  const std::uint32_t magnitude =
+      sampled_magnitude<kSource>(feed, mask, s * room + s * 2654435761u % room);
+  memory.sample[s] = magnitude;
+  const int reached = __syncthreads_count(magnitude >= guess);
+  if (threadIdx.x == 0) atomicAdd(&control->hits, static_cast<std::uint32_t>(reached));
+  if (!is_last_block(control->tickets + kSampleTicket, gridDim.x)) return;
+  const float expected = static_cast<float>(kSample) * static_cast<float>(kept) / feed.count;
+  if (guess != 0 && is_plausible(__ldcg(&control->hits), expected)) {
+    if (threadIdx.x == 0) control->floor = guess;
+    return;
+  }
+  const std::uint32_t floor = floor_of_sample(memory, sample_wanted(count, kept));
+  if (threadIdx.x != 0) return;
+  control->floor = floor;
+  control->is_sampled = 1;
+}
+
+/// The pass over all elements, one strip per block; a floor of 0 is none.
 template <Source kSource>
 __global__ __launch_bounds__(kThreads) void absorb(Feed feed, SelectMemory memory,
                                                    const std::uint32_t* mask,
-                                                   const std::uint32_t* hint) {
-  const std::uint32_t floor = hint == nullptr ? 0 : hint[kFloorHint];
+                                                   const std::uint32_t* known_floor) {
+  const std::uint32_t floor = known_floor == nullptr ? 0 : *known_floor;
   if (kSource == Source::Gradient && floor == 0) return;
   const auto count = static_cast<std::uint32_t>(feed.count);
   const std::uint32_t lane = threadIdx.x % 32;
@@ -125,92 +225,23 @@ __global__ __launch_bounds__(kThreads) void absorb(Feed feed, SelectMemory memor
   }
   if (floor == 0) return;
   const std::uint32_t marked = mark_part(memory, start, x, floor);
-  if (lane == 0 && marked != 0) atomicAdd(memory.guessed + start / kSelectTile, marked);
+  if (lane == 0 && marked != 0) atomicAdd(memory.reached + start / kSelectTile, marked);
 }
 
-/// For one block: a floor that about 1.8 k elements reach, judged by a sample; 0 if so few elements
-/// are kept that a sample says little, or there are so few in all that it saves nothing.
-__device__ std::uint32_t floor_of_sample(const float* x, SelectControl* control,
-                                         std::uint32_t count, std::uint32_t kept) {
-  constexpr int kEach = 32;
-  constexpr std::uint32_t kSample = kEach * kJudgeThreads;
-  __shared__ std::uint32_t histogram[kTopBins];
-  const auto wanted = static_cast<std::uint32_t>(std::uint64_t{kSample} * kept * 9 / 5 / count);
-  if (count < 16 * kSample || wanted < 48 || wanted > kSample / 2) return 0;
-  const std::uint32_t room = count / kSample;
-  std::uint32_t magnitude[kEach];
-#pragma unroll
-  for (int c = 0; c < kEach; ++c) {
-    const std::uint32_t s = c * kJudgeThreads + threadIdx.x;
-    magnitude[c] = magnitude_of(x[s * room + s * 2654435761u % room]);
-  }
-  clear_histogram(histogram, kTopBins);
-#pragma unroll
-  for (int c = 0; c < kEach; ++c) atomicAdd(histogram + (magnitude[c] >> 20), 1u);
-  flush_histogram(histogram, kTopBins, control->sample);
-  __threadfence_block();
-  __syncthreads();
-  const BinOfKth top = find_bin(control->sample, kTopBins, wanted);
-  clear_histogram(histogram, kLowerBins);
-#pragma unroll
-  for (int c = 0; c < kEach; ++c) {
-    if (magnitude[c] >> 20 == top.bin) {
-      atomicAdd(histogram + (magnitude[c] >> 10 & (kLowerBins - 1)), 1u);
-    }
-  }
-  flush_histogram(histogram, kLowerBins, control->sample + kTopBins);
-  __threadfence_block();
-  __syncthreads();
-  return top.bin << 20 | find_bin(control->sample + kTopBins, kLowerBins, top.left).bin << 10;
-}
-
-/// One block: counts the candidates of the guess; where it does not hold, takes a sample.
-__global__ __launch_bounds__(kJudgeThreads) void judge_guess(const float* x, SelectMemory memory,
-                                                             std::uint32_t count,
-                                                             std::uint32_t kept,
-                                                             const std::uint32_t* hint) {
+/// One block: counts the candidates, which proves the floor or not.
+__global__ __launch_bounds__(kJudgeThreads) void judge(SelectMemory memory, std::uint32_t kept,
+                                                       const std::uint32_t* known_floor) {
   SelectControl* control = memory.control;
-  std::uint32_t floor = hint == nullptr ? 0 : hint[kFloorHint];
-  const std::uint32_t total = floor == 0 ? 0 : scan_array(memory.guessed, memory.tiles);
-  const bool good = total >= kept && total <= memory.capacity;
-  if (!good) floor = floor_of_sample(x, control, count, kept);
+  const std::uint32_t floor = known_floor == nullptr ? 0 : *known_floor;
+  const std::uint32_t total = floor == 0 ? 0 : scan_array(memory.reached, memory.tiles);
   if (threadIdx.x != 0) return;
-  control->knowledge = good         ? Knowledge::Guessed
-                       : floor != 0 ? Knowledge::Sampled
-                                    : Knowledge::Nothing;
   control->floor = floor;
   control->candidates = total;
-}
-
-/// The bitmap for a sample's floor. The last block counts, and gives it up if it does not hold.
-__global__ __launch_bounds__(kThreads) void mark_sampled(const float* x, SelectMemory memory,
-                                                         std::uint32_t count, std::uint32_t kept) {
-  SelectControl* control = memory.control;
-  if (control->knowledge != Knowledge::Sampled) return;
-  const std::uint32_t floor = control->floor;
-  const std::uint32_t lane = threadIdx.x % 32;
-  for (std::uint32_t strip = blockIdx.x; strip < memory.tiles * (kSelectTile / kStrip);
-       strip += gridDim.x) {
-    const std::uint32_t start = warp_part(strip);
-    float part[kWarpWords];
-#pragma unroll
-    for (int j = 0; j < kWarpWords; ++j) {
-      const std::uint32_t i = start + j * 32 + lane;
-      part[j] = i < count ? x[i] : 0.0f;
-    }
-    const std::uint32_t marked = mark_part(memory, start, part, floor);
-    if (lane == 0 && marked != 0) atomicAdd(memory.tile_above + start / kSelectTile, marked);
+  if (total < kept || total > memory.capacity) {
+    control->knowledge = Knowledge::Nothing;
+  } else {
+    control->knowledge = control->is_sampled != 0 ? Knowledge::Sampled : Knowledge::Guessed;
   }
-  if (!is_last_block(control->tickets + kSampleTicket, gridDim.x)) return;
-  const std::uint32_t total = scan_array(memory.tile_above, memory.tiles);
-  const bool good = total >= kept && total <= memory.capacity;
-  __syncthreads();  // the sums are written
-  for (std::uint32_t tile = threadIdx.x; !good && tile < memory.tiles; tile += kThreads) {
-    memory.tile_above[tile] = 0;
-  }
-  if (threadIdx.x != 0) return;
-  control->knowledge = good ? Knowledge::Marked : Knowledge::Nothing;
-  control->candidates = total;
 }
 
 /// Histogram of the next bits of those elements of `x` that have the known ones.
@@ -297,8 +328,8 @@ __device__ std::uint32_t lowest_bits(std::uint32_t word, std::uint32_t keep) {
 __device__ std::uint32_t candidates_of(const SelectMemory& memory, std::uint32_t tile,
                                        std::uint32_t w, std::uint32_t& position) {
   const SelectControl* control = memory.control;
-  if (control->knowledge == Knowledge::Guessed) {
-    position = memory.guessed[tile];
+  if (has_bitmap(control->knowledge)) {
+    position = memory.reached[tile];
     return memory.above[w];
   }
   position = memory.tile_above[tile];
@@ -324,7 +355,7 @@ __global__ __launch_bounds__(kGatherThreads) void gather_candidates(const float*
   __shared__ std::uint32_t slot_begin[kTileSlots + 1];
   SelectControl* control = memory.control;
   const Knowledge knowledge = control->knowledge;
-  const bool has_slots = knowledge == Knowledge::Guessed || knowledge == Knowledge::Marked;
+  const bool has_slots = has_bitmap(knowledge);
   clear_histogram(histogram, kTopBins);
   for (std::uint32_t tile = blockIdx.x; tile < memory.tiles; tile += gridDim.x) {
     std::uint32_t position = 0;
@@ -376,12 +407,13 @@ SelectMemory cut_select_memory(std::byte* workspace, std::size_t count, std::siz
   memory.capacity = static_cast<std::uint32_t>(std::min(count, 6 * kept + 4096));
   memory.parts = blocks_for(memory.capacity, kCandidateTile);
   memory.control = reinterpret_cast<SelectControl*>(take(sizeof(SelectControl) / 4));
-  memory.guessed = take(memory.tiles);
+  memory.reached = take(memory.tiles);
   memory.tile_above = take(memory.tiles);
   memory.tile_equal = take(memory.tiles);
   memory.cleared_bytes = used;
   memory.above = take(static_cast<std::size_t>(memory.tiles) * (kSelectTile / 32));
   memory.equal = take(static_cast<std::size_t>(memory.tiles) * (kSelectTile / 32));
+  if (count >= kFewestSampled) memory.sample = take(kSample);
   memory.slots = take(static_cast<std::size_t>(memory.tiles) * kTileSlots * kSlotValues);
   memory.index = take(memory.capacity);
   memory.value = take(memory.capacity);
@@ -399,11 +431,18 @@ void launch_find_candidates(StreamView stream, const Feed& feed, const SelectMem
   const unsigned strips = memory.tiles * (kSelectTile / kStrip);  // whole bitmaps are written
   const unsigned blocks = std::min(strips, kPassBlocks);
   const cudaStream_t s = stream.get();
+  const bool sampled = is_sample_of_use(packed.count, packed.kept);
+  const std::uint32_t* floor = sampled           ? &memory.control->floor
+                               : hint != nullptr ? hint + kFloorHint
+                                                 : nullptr;
   for_source(feed, [&](auto source) {
-    absorb<source()><<<strips, kThreads, 0, s>>>(feed, memory, mask, hint);
+    if (sampled) {
+      take_sample<source()><<<kSample / kSampleThreads, kSampleThreads, 0, s>>>(
+          feed, memory, packed.kept, mask, hint);
+    }
+    absorb<source()><<<strips, kThreads, 0, s>>>(feed, memory, mask, floor);
   });
-  judge_guess<<<1, kJudgeThreads, 0, s>>>(x, memory, packed.count, packed.kept, hint);
-  mark_sampled<<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
+  judge<<<1, kJudgeThreads, 0, s>>>(memory, packed.kept, floor);
   refine<Knowledge::Nothing><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
   refine<Knowledge::TopBits><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
   refine<Knowledge::HighBits><<<blocks, kThreads, 0, s>>>(x, memory, packed.count, packed.kept);
@@ -414,7 +453,7 @@ void launch_find_candidates(StreamView stream, const Feed& feed, const SelectMem
 }
 
 const void* topk_candidates_kernel() {
-  return reinterpret_cast<const void*>(judge_guess);
+  return reinterpret_cast<const void*>(judge);
 }
 
 }  // namespace tersum::gpu

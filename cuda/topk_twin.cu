@@ -1,16 +1,16 @@
 // Twin of topk (compressors/topk.cpp): the same selection, found in another way.
 //
-// One pass over memory adds the residual and marks in a bitmap every element that reaches a floor
+// One pass over memory adds the residual and marks in a bitmap every element that reaches a floor,
 // guessed from the last step. If at least k elements do, and not too many, the k largest are among
 // them (a count proves it, so the guess can cost time but never exactness), and all that follows
 // works on these candidates only: their list in order of index (values from slots, where the pass
 // has left them, since reading single elements again is slow), a radix select of 11 + 10 + 10 bits
-// for the threshold, ranks by prefix sums, and the Elias-Fano code. Otherwise, and in the first
-// step, a small sample gives a floor for a second pass, which the count has to prove, too. Where
-// that fails, or so few elements are sent that a sample says nothing, a histogram of all elements
-// gives the floor, or, where one bin holds more than the candidate list (many equal magnitudes),
-// the exact threshold. Every kernel is always launched; those that are not needed see it in the
-// control block and end.
+// for the threshold, ranks by prefix sums, and the Elias-Fano code. Of a large gradient a small
+// sample, taken before the pass, says whether the guess may hold, and gives a floor where it does
+// not or there is none. Where the count proves nothing, or there is neither guess nor sample, a
+// histogram of all elements gives the floor, or, where one bin holds more than the candidate list
+// (many equal magnitudes), the exact threshold. Kernels that turn out not to be needed see it in
+// the control block and end.
 #include <cmath>
 
 #include "compressors/keep_rule.hpp"

@@ -36,13 +36,12 @@ inline constexpr int kTopKMissesHint = 2;  ///< steps, so far, that had no use o
 /// What is known about the cut so far.
 enum class Knowledge : std::uint32_t {
   Guessed = 0,   ///< the guess from the last step held: bitmap of candidates ready
-  Nothing = 1,   ///< no guess and no sample was of use: a histogram is needed
+  Nothing = 1,   ///< neither guess nor sample was of use: a histogram is needed
   Bin = 2,       ///< the bin of the k-th element gives few enough candidates
   TopBits = 3,   ///< too many candidates: 11 bits of the threshold are known
   HighBits = 4,  ///< 21 bits
   Exact = 5,     ///< all bits
-  Sampled = 6,   ///< the guess did not hold, a sample has given another floor
-  Marked = 7,    ///< which held: bitmap of candidates ready
+  Sampled = 6,   ///< a sample's floor held: bitmap of candidates ready
 };
 
 /// Counters of one selection; zero before it.
@@ -51,6 +50,8 @@ struct SelectControl {
   std::uint32_t candidate[kTopBins + 2 * kLowerBins];  ///< and of candidates
   std::uint32_t sample[kTopBins + kLowerBins];         ///< and of a sample
   std::uint32_t tickets[9];
+  std::uint32_t hits;        ///< elements of the sample that reach the guess
+  std::uint32_t is_sampled;  ///< 1: the floor is the sample's
   Knowledge knowledge;
   std::uint32_t floor;       ///< candidates have magnitudes of at least this
   std::uint32_t left;        ///< the threshold is the left-th largest of those with its known bits
@@ -62,12 +63,13 @@ struct SelectControl {
 /// Device memory of one selection or one decoding, cut from a workspace.
 struct SelectMemory {
   SelectControl* control;
-  std::uint32_t* guessed;     ///< [tiles] elements per tile that reach the guessed floor
+  std::uint32_t* reached;     ///< [tiles] elements per tile that reach the floor of the pass
   std::uint32_t* tile_above;  ///< [tiles] candidates per tile, then their prefix sums
   std::uint32_t* tile_equal;  ///< [tiles] Exact only: those equal to the threshold
   std::uint32_t* above;       ///< [tiles * kSelectTile / 32] bitmap of candidates
   std::uint32_t* equal;       ///< the same size; Exact only
-  std::uint32_t* slots;  ///< [tiles * kSelectTile / kSlotElements][kSlotValues] Guessed, Marked:
+  std::uint32_t* sample;      ///< magnitudes; of large gradients only
+  std::uint32_t* slots;  ///< [tiles * kSelectTile / kSlotElements][kSlotValues] Guessed, Sampled:
                          ///< bits of the candidates of kSlotElements, if there is a fair number
   std::uint32_t* index;  ///< [capacity] of the candidates, ascending
   std::uint32_t* value;  ///< [capacity] their bits

@@ -2,10 +2,11 @@
 # Builds the GPU room, runs all GPU tests and benchmarks, and leaves what they said in a directory, with a table and
 # plots of it (summary.md and *.svg, by plot_results.py):
 #
-#   scripts/gpu.sh [--no-build] [--only tests|benches] [directory]          (default: bench/results/gpu-<date>)
+#   scripts/gpu.sh [--no-build] [--only tests|benches|sanitizers] [directory]   (default: bench/results/gpu-<date>)
 #
 #   --no-build   takes the programs in TERSUM_GPU_BUILD as they are; no sources or compilers are needed
-#   --only       one half of it
+#   --only       tests or benches alone; or sanitizers, which no other run includes: the tests under compute-sanitizer,
+#                memcheck and racecheck, without those that measure times or kill ranks
 #
 # Environment: TERSUM_GPU_BUILD (build directory, default build/gpu), NCCL_LIBRARY (path of libnccl.so.2; found in
 # Python's nvidia-nccl package if not set; without it nothing is compared with NCCL), TERSUM_TRACES (CSV files for
@@ -19,9 +20,12 @@ while [ $# -gt 0 ]; do
     --only)
       only=${2:-}
       shift
-      case $only in tests | benches) ;; *) echo "gpu.sh: --only tests or --only benches" >&2 && exit 2 ;; esac
+      case $only in
+        tests | benches | sanitizers) ;;
+        *) echo "gpu.sh: --only tests, --only benches or --only sanitizers" >&2 && exit 2 ;;
+      esac
       ;;
-    -*) echo "gpu.sh: unknown option $1; there are --no-build and --only tests|benches" >&2 && exit 2 ;;
+    -*) echo "gpu.sh: unknown option $1; there are --no-build and --only tests|benches|sanitizers" >&2 && exit 2 ;;
     *) results=$1 ;;
   esac
   shift
@@ -76,26 +80,60 @@ fi
 } > "$results/machine.txt"
 cards=$(nvidia-smi -L 2> /dev/null | wc -l)
 
-tests() {
-  # What one GPU is enough for, in parts side by side; then what measures how fast failures are noticed, alone.
-  local single='All/TwinBytes*:BufferPool*:Foundation*:Gather*:GpuError*:Layouts/*:NcclLoader*:TopKTwin*:TwinCalls*'
-  single+=':TwinRegistry*:CollectivePlan*:CompressedPlan*:Random.Twins*'
-  local parts=6 part pids=() start=$SECONDS
+# What one GPU is enough for.
+single='All/TwinBytes*:BufferPool*:Foundation*:Gather*:GpuError*:Layouts/*:NcclLoader*:TopKTwin*:TwinCalls*'
+single+=':TwinRegistry*:CollectivePlan*:CompressedPlan*:Random.Twins*'
+
+single_steps() {  # single_steps <name> <seconds> <command...>: those tests in parts side by side
+  local name=$1 limit=$2 parts=6 part pids=() start=$SECONDS
+  shift 2
   for ((part = 0; part < parts; ++part)); do
     CUDA_VISIBLE_DEVICES=$((part % (cards > 0 ? cards : 1))) GTEST_TOTAL_SHARDS=$parts GTEST_SHARD_INDEX=$part \
-      timeout -k 5 300 "$build/tests/cuda/cuda_test" --gtest_filter="$single" \
-      --gtest_output="json:$results/single_tests_$part.json" > "$results/single_tests_$part.log" 2>&1 &
+      timeout -k 5 "$limit" "$@" --gtest_filter="$single" --gtest_output="json:$results/${name}_$part.json" \
+      > "$results/${name}_$part.log" 2>&1 &
     pids+=($!)
   done
   for ((part = 0; part < parts; ++part)); do
     wait "${pids[part]}"
-    count_step "single_tests_$part" $? $((SECONDS - start))
+    count_step "${name}_$part" $? $((SECONDS - start))
   done
+}
+
+tests() {
+  single_steps single_tests 300 "$build/tests/cuda/cuda_test"
+  # What measures how fast failures are noticed, alone.
   step peer_tests 300 "$build/tests/cuda/cuda_test" --gtest_filter="-$single" --gtest_output="json:$results/peer_tests.json"
   step ucx_tests 60 "$build/tests/transport/transport_ucx_test" --gtest_output="json:$results/ucx_tests.json"
   for name in "${device_tests[@]}"; do
     step "${name}s" 300 "$build/tests/src/src_$name" --gtest_output="json:$results/${name}s.json"
   done
+}
+
+sanitizers() {
+  local sanitizer name
+  if ! sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer); then
+    echo "gpu.sh: compute-sanitizer is neither in PATH nor in /usr/local/cuda/bin: it comes with CUDA" >&2
+    failed=$((failed + 1))
+    return
+  fi
+  local skipped='*Silent*:*Stopped*:*Killed*:*Late*:*Abort*:*NeverSubmitted*:Forms/*:PeerTest.AHundred*'
+  # Nor ranks that share a GPU: a kernel that waits for another one there is not run beside it under a sanitizer.
+  [ "$cards" -ge 5 ] || skipped+=':Random.Co*'
+  [ "$cards" -ge 4 ] || skipped+=':Ranks/*/4:Hosts/BetweenHosts.*/3'
+  [ "$cards" -ge 3 ] || skipped+=':Ranks/*/3:Hosts/BetweenHosts.*/1:Hosts/BetweenHosts.*/2'
+  [ "$cards" -ge 2 ] || skipped+=':Ranks/*/2:CollectiveTest.*:CompressedTest.*'
+  # Of all ranks; calls that fail because a test asks for too much are no finding.
+  local run=("$sanitizer" --target-processes all --report-api-errors no --error-exitcode 99 --tool)
+  single_steps memcheck_single_tests 300 "${run[@]}" memcheck "$build/tests/cuda/cuda_test"
+  step memcheck_peer_tests 600 "${run[@]}" memcheck "$build/tests/cuda/cuda_test" --gtest_filter="-$single:$skipped"
+  for name in "${device_tests[@]}"; do
+    case $name in device_loss_test | device_queues_test | device_turns_test) continue ;; esac  # the last has no kernels
+    step "memcheck_${name}s" 300 "${run[@]}" memcheck "$build/tests/src/src_$name" --gtest_filter="-$skipped"
+  done
+  # Takes ten times as long as the tests alone: every kernel, but not so much of it.
+  skipped+=':*AThousandTimes*:*MergesWhatIsSparse*:*Large*:*CopyEnginesGiveTheHostsBits*'
+  single_steps racecheck_single_tests 600 "${run[@]}" racecheck "$build/tests/cuda/cuda_test"
+  step racecheck_peer_tests 900 "${run[@]}" racecheck "$build/tests/cuda/cuda_test" --gtest_filter="-$single:$skipped"
 }
 
 benches() {
@@ -155,6 +193,13 @@ print(os.path.join(list(nvidia.nccl.__path__)[0], 'lib', 'libnccl.so.2'))" 2> /d
   step plots 60 python3 -B scripts/plot_results.py "$results"
 }
 
-[ "$only" = benches ] || tests
-[ "$only" = tests ] || benches
+case $only in
+  tests) tests ;;
+  benches) benches ;;
+  sanitizers) sanitizers ;;
+  *)
+    tests
+    benches
+    ;;
+esac
 finish

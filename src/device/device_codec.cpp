@@ -50,15 +50,20 @@ class DeviceCodec final : public SliceCodec {
   const gpu::StreamView stream_;
   gpu::BufferLease payloads_;  // linear: of all parts, one after the other
   std::span<std::byte> sums_;  // dense
-  PinnedLease messages_;       // room for all of them
-  std::size_t used_ = 0;       // bytes of it
-  bool pending_ = false;       // the stream may hold copies from or to messages
+  MessagePlan plan_;
+  PinnedLease messages_;  // room for all of them
+  bool pending_ = false;  // the stream may hold copies from or to messages
 };
 
 DeviceCodec::DeviceCodec(ExchangeDevice& device, Operation& op, const SliceJob& job)
-    : device_(device), op_(op), job_(job), slice_(device, op, job), stream_(slice_.stream()) {
+    : device_(device),
+      op_(op),
+      job_(job),
+      slice_(device, op, job),
+      stream_(slice_.stream()),
+      plan_(job, op.size(), op.rank()) {
   const gpu::DeviceGuard guard(device_.device());
-  messages_ = device_.pinned().acquire(message_bytes(job, op.size(), op.rank()));
+  messages_ = device_.pinned().acquire(plan_.bytes());
 }
 
 DeviceCodec::~DeviceCodec() {
@@ -67,11 +72,7 @@ DeviceCodec::~DeviceCodec() {
 
 std::span<std::byte> DeviceCodec::message(std::size_t bytes) {
   if (bytes == 0) return {};
-  const std::size_t stride = message_stride(bytes);
-  if (stride > messages_.bytes() - used_)
-    throw Error(Code::Internal, "slice " + std::to_string(job_.slice) + ": a message of " +
-                                    std::to_string(bytes) + " bytes is not in its plan");
-  return {messages_.data() + std::exchange(used_, used_ + stride), bytes};
+  return {messages_.data() + plan_.place(bytes), bytes};
 }
 
 void DeviceCodec::copy(void* to, const void* from, std::size_t bytes) {

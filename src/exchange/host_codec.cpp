@@ -11,11 +11,18 @@ namespace {
 class HostCodec final : public SliceCodec {
  public:
   HostCodec(Operation& op, const SliceJob& job)
-      : op_(op), job_(job), count_(job.count()), parts_(whole_parts(job)) {
+      : op_(op),
+        job_(job),
+        count_(job.count()),
+        parts_(whole_parts(job)),
+        plan_(job, op.size(), op.rank()) {
     if (!job.dense) values_ = floats(count_);
   }
 
-  std::span<std::byte> message(std::size_t bytes) override { return op_.scratch(bytes); }
+  std::span<std::byte> message(std::size_t bytes) override {
+    plan_.place(bytes);  // for the sake of codecs whose memory it is
+    return op_.scratch(bytes);
+  }
   Task<std::span<const std::byte>> gather() override;
   std::span<std::byte> sums() override;
   Task<> scatter() override;
@@ -46,6 +53,7 @@ class HostCodec final : public SliceCodec {
   const SliceJob& job_;
   const std::size_t count_;
   const std::vector<Piece> parts_;
+  MessagePlan plan_;
   std::span<float> values_;
   std::span<std::byte> sums_;      // dense, several parts
   std::span<std::byte> payloads_;  // linear: of all parts, one after the other
@@ -73,7 +81,7 @@ void HostCodec::store_values(const Piece& piece) const {
 
 Task<std::span<const std::byte>> HostCodec::gather() {
   if (parts_.size() == 1) co_return std::span(job_.parts[0].data, count_ * element());
-  auto gathered = op_.scratch(count_ * element());
+  auto gathered = message(count_ * element());
   auto copy = op_.compute(gathered.size(), [&] {
     for (const Piece& piece : parts_)
       if (piece.count > 0)
@@ -86,7 +94,7 @@ Task<std::span<const std::byte>> HostCodec::gather() {
 
 std::span<std::byte> HostCodec::sums() {
   if (parts_.size() == 1) return {job_.parts[0].result, count_ * element()};
-  if (sums_.empty()) sums_ = op_.scratch(count_ * element());
+  if (sums_.empty()) sums_ = message(count_ * element());
   return sums_;
 }
 
@@ -105,7 +113,7 @@ Task<std::span<const std::byte>> HostCodec::encode_bodies() {
   constexpr std::size_t kHeader = sizeof(PayloadHeader);
   const Compressor& compressor = *job_.compressor;
   payloads_ = op_.scratch(room_for(compressor, parts_));
-  auto bodies = op_.scratch(payloads_.size());
+  auto bodies = message(bodies_of(compressor, parts_));
   sizes_.resize(parts_.size());
   std::size_t body = 0;
   auto run = op_.compute(count_ * 4, [&] {

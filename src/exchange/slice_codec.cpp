@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "src/collectives/collectives.hpp"
 #include "src/reduce.hpp"
@@ -83,6 +85,15 @@ std::size_t message_bytes(const SliceJob& job, int ranks, int rank) {
     bytes += message_stride(room_for(*job.compressor, pieces)) +
              message_stride(room_for(*job.reducer, pieces));
   return bytes;
+}
+
+std::size_t MessagePlan::place(std::size_t message) {
+  const std::size_t stride = message_stride(message);
+  if (stride > bytes_ - used_)
+    throw Error(Code::Internal, "slice " + std::to_string(slice_) + ": a message of " +
+                                    std::to_string(message) + " bytes is not in its plan of " +
+                                    std::to_string(bytes_));
+  return std::exchange(used_, used_ + stride);
 }
 
 SliceContext context_of(const Piece& piece, std::uint32_t encoder) {

@@ -48,6 +48,22 @@ constexpr std::size_t message_stride(std::size_t bytes) noexcept {
 /// The strides of all messages that exchange_messages() asks its codec for, as `rank` of `ranks`.
 std::size_t message_bytes(const SliceJob& job, int ranks, int rank);
 
+/// Keeps to message_bytes(): where each message lies, one after the other.
+class MessagePlan {
+ public:
+  MessagePlan(const SliceJob& job, int ranks, int rank)
+      : slice_(job.slice), bytes_(message_bytes(job, ranks, rank)) {}
+
+  std::size_t bytes() const noexcept { return bytes_; }
+  /// Offset of the next message. Error Internal if it is not one of the plan.
+  std::size_t place(std::size_t message);
+
+ private:
+  std::uint32_t slice_;
+  std::size_t bytes_;
+  std::size_t used_ = 0;
+};
+
 /// Who encodes `piece`, and from where on.
 SliceContext context_of(const Piece& piece, std::uint32_t encoder);
 

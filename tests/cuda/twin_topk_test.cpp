@@ -49,8 +49,8 @@ TEST_F(TopKTwin, StaysExactWhenMagnitudesJump) {
   }
 }
 
-/// Enough for a sample to be taken where there is no guess; and the places it looks at.
-constexpr std::size_t kSampledCount = std::size_t{1} << 20;
+/// Enough for a sample to be taken; and the places it looks at.
+constexpr std::size_t kSampledCount = std::size_t{1} << 21;
 
 template <class Act>
 void for_each_sampled(const Act& act) {
@@ -71,13 +71,16 @@ TEST_F(TopKTwin, StaysExactWhenTheSampleMisleads) {
   Floats too_large = tersum::test::gaussian(kSampledCount, 1);
   Floats too_small = too_large;
   Floats rare = too_large;
+  const Floats plain = too_large;
+  Floats as_before = tersum::test::gaussian(kSampledCount, 1, 1e-3f);  // but for what is looked at
   for_each_sampled([&](std::size_t i) {
     too_large[i] *= 1000;
     too_small[i] *= 1e-3f;
     rare[i] = 0;
+    as_before[i] = plain[i];
   });
   for (const char* spec : {"topk", "topk+ef"})
-    compare(spec, {too_large, too_small, rare, too_large});
+    compare(spec, {too_large, too_small, rare, too_large, plain, plain, as_before, plain});
 }
 
 TEST_F(TopKTwin, KeepsTheLowestIndicesOfManyEqualMagnitudes) {

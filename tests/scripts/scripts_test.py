@@ -119,6 +119,11 @@ class Shell(unittest.TestCase):
         self.assertGreater(failed, len(list((ROOT / "tests/src").glob("device*_test.cpp"))))
         self.assertRegex(result.stdout, rf"(?m)^0 passed, {failed} failed$")
 
+    def test_gpu_script_does_not_pass_over_sanitizers_that_are_not_there(self):
+        result = self.gpu_script("--no-build", "--only", "sanitizers")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, "compute-sanitizer is neither|memcheck_peer_tests: FAILED")
+
     @unittest.skipUnless(os.geteuid() == 0 and shutil.which("ip") and shutil.which("tc"), "needs root and iproute2")
     def test_emulated_hosts_end_as_their_ranks_do(self):
         probe = f"tersum-probe-{os.getpid()}"
