@@ -123,7 +123,8 @@ Task<std::span<const std::byte>> HostCodec::encode_bodies() {
       auto payload = payloads_.subspan(at, compressor.max_payload_bytes(piece.count));
       sizes_[i] =
           compressor.compress(input_of(piece), piece.part->context, piece.part->state, payload);
-      std::memcpy(bodies.data() + body, payload.data() + kHeader, sizes_[i] - kHeader);
+      if (sizes_[i] > kHeader)
+        std::memcpy(bodies.data() + body, payload.data() + kHeader, sizes_[i] - kHeader);
       body += sizes_[i] - kHeader;
       at += payload_stride(sizes_[i]);
     }
