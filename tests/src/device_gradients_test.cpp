@@ -234,9 +234,7 @@ TEST_P(DeviceGradients, ARankThatRollsBackEndsTheStepOfAll) {
 TEST(DeviceGradientWaits, GradientsThatAreNeverSubmittedAreATimeoutThatNamesThem) {
   if (gpus() == 0) GTEST_SKIP() << "no GPU here";
   const Model model = on_device({gradient("first", 100), gradient("second", 100)});  // one bucket
-  Config config = quiet();
-  config.timeout = std::chrono::milliseconds(300);
-  World world = make_local_world(std::vector<Config>{config});
+  World world = make_local_world(std::vector<Config>{quiet(std::chrono::milliseconds(300))});
   GradientExchange exchange(world[0], model, compressing("none"));
   const gpu::Stream stream;
   const DeviceTensors tensors(model);

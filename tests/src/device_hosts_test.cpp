@@ -260,9 +260,7 @@ TEST_F(HostPair, RanksThatDisagreeAboutCountsGetMismatchAndGoOn) {
 }
 
 TEST_F(HostPair, ASilentPeerEndsInATimeoutAndTheStreamGoesOn) {
-  Config config = quiet();
-  config.timeout = std::chrono::milliseconds(300);
-  World world = make_hosts("ab", config);
+  World world = make_hosts("ab", quiet(std::chrono::milliseconds(300)));
   on_each_gpu(world, [&](int rank, Communicator& communicator, gpu::StreamView stream) {
     Tensor tensor(values_of(rank, 1'000'000), stream);
     communicator  // all ranks open the way together

@@ -77,9 +77,7 @@ TEST_F(Device, StreamOrderedCallsAreKnownByTheirStreamAlone) {
 
 TEST_F(Device, AStreamOrderedCallThatFailsShowsInTheCommunicator) {
   if (ranks_ < 2) GTEST_SKIP() << "one GPU only";
-  Config config = quiet();
-  config.timeout = std::chrono::milliseconds(500);
-  World world = make_world(ranks_, config);
+  World world = make_world(ranks_, quiet(std::chrono::milliseconds(500)));
   each_rank(ranks_, [&](int rank) {
     gpu::check(cudaSetDevice(rank), "cudaSetDevice");
     const gpu::Stream stream;

@@ -160,9 +160,7 @@ TEST(ExchangeFailure, DestructionInTheMiddleOfAStepEndsItsWorks) {
 TEST(ExchangeFailure, AGradientThatARankNeverSubmitsIsATimeoutThatNamesIt) {
   const Model model{gradient("first", 100, DType::Float32, 0),
                     gradient("second", 100, DType::Float32, 1)};
-  Config config = quiet();
-  config.timeout = std::chrono::milliseconds(300);
-  World world = make_world(2, config);
+  World world = make_world(2, quiet(std::chrono::milliseconds(300)));
   std::barrier both(2);
   each_rank(2, [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
@@ -186,9 +184,7 @@ TEST(ExchangeFailure, AGradientThatARankNeverSubmitsIsATimeoutThatNamesIt) {
 
 TEST(ExchangeFailure, AWaitNamesWhoIsLateAndNotGradientsThatHoldNothingUp) {
   const Model model{gradient("first", 100), gradient("second", 100)};
-  Config config = quiet();
-  config.timeout = std::chrono::milliseconds(300);
-  World world = make_world(2, config);
+  World world = make_world(2, quiet(std::chrono::milliseconds(300)));
   std::latch over(1);
   each_rank(2, [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
@@ -208,9 +204,7 @@ TEST(ExchangeFailure, AWaitNamesWhoIsLateAndNotGradientsThatHoldNothingUp) {
 
 TEST(ExchangeFailure, AnExchangeMayGoInTheMiddleOfAStepThatTakesLong) {
   const Model model{gradient("large", 30'000'000), gradient("never", 100)};
-  Config config = quiet();
-  config.timeout = std::chrono::milliseconds(10);  // compressing takes longer
-  World world = make_world(1, config);
+  World world = make_world(1, quiet(std::chrono::milliseconds(10)));  // compressing takes longer
   std::vector<float> large(model[0].count, 1.0f);
   Work work;
   {
@@ -225,9 +219,7 @@ TEST(ExchangeFailure, AnExchangeMayGoInTheMiddleOfAStepThatTakesLong) {
 
 TEST(ExchangeFailure, ARankThatNeverSubmitsIsNamedByATimeout) {
   const Model model{gradient("only", 100)};
-  Config config = quiet();
-  config.timeout = std::chrono::milliseconds(300);
-  World world = make_world(3, config);
+  World world = make_world(3, quiet(std::chrono::milliseconds(300)));
   std::latch others(2);
   each_rank(3, [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
@@ -250,9 +242,7 @@ TEST(ExchangeFailure, ALostMessageFailsTheStepAndLeavesTheGradients) {
   const Model model = odd_model();
   std::vector<transport::FaultPlan> plans(2);
   plans[0].drops = {{1, 25}};
-  Config config = quiet();
-  config.timeout = std::chrono::milliseconds(500);
-  World world = make_faulty_world(plans, config);
+  World world = make_faulty_world(plans, quiet(std::chrono::milliseconds(500)));
   each_rank(2, [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
     GradientExchange exchange(world[r], model, compressing("qint:bits=4+ef"));

@@ -14,12 +14,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-Config with_timeout(milliseconds timeout) {
-  Config config = quiet();
-  config.timeout = timeout;
-  return config;
-}
-
 /// One fp32 in place per work.
 struct Values {
   std::vector<float> values = std::vector<float>(64, 1.0f);
@@ -36,7 +30,7 @@ Status call_again(Communicator& c) {
 }
 
 TEST(Timeout, NamesTheOperationTheLimitAndWhoIsMissing) {
-  World world = make_world(3, with_timeout(milliseconds(300)));
+  World world = make_world(3, quiet(milliseconds(300)));
   Values values;
   values.reduce(world[0]);
   values.reduce(world[2]);
@@ -51,7 +45,7 @@ TEST(Timeout, NamesTheOperationTheLimitAndWhoIsMissing) {
 }
 
 TEST(Timeout, EndsTheCommunicatorOnAllRanks) {
-  World world = make_world(3, with_timeout(milliseconds(300)));
+  World world = make_world(3, quiet(milliseconds(300)));
   Values values;
   values.reduce(world[0]);
   values.reduce(world[2]);
@@ -66,7 +60,7 @@ TEST(Timeout, EndsTheCommunicatorOnAllRanks) {
 }
 
 TEST(Timeout, OfOneCallBeatsTheSetting) {
-  World world = make_world(2, with_timeout(std::chrono::hours(1)));
+  World world = make_world(2, quiet(std::chrono::hours(1)));
   CallOptions options;
   options.timeout = milliseconds(100);
   const Status status = outcome(world[0].barrier(options));
@@ -84,7 +78,7 @@ TEST(Timeout, MayBeForever) {
 }
 
 TEST(Timeout, ComesToReceivesWithoutASender) {
-  World world = make_world(2, with_timeout(milliseconds(200)));
+  World world = make_world(2, quiet(milliseconds(200)));
   float value = 3;
   const Status status = outcome(world[1].receive(&value, 1, DType::Float32, 0));
   EXPECT_EQ(status.code(), Code::Timeout) << status.to_string();
@@ -94,7 +88,7 @@ TEST(Timeout, ComesToReceivesWithoutASender) {
 TEST(Timeout, ComesWhenAMessageIsLost) {
   std::vector<transport::FaultPlan> plans(2);
   plans[0].drops = {{1, 1}};
-  World world = make_faulty_world(plans, with_timeout(milliseconds(300)));
+  World world = make_faulty_world(plans, quiet(milliseconds(300)));
   each_rank(2, [&](int rank) {
     float value = 1;
     const Status status = outcome(
@@ -112,7 +106,7 @@ TEST(Timeout, ComesWhenAMessageIsLost) {
 TEST(Timeout, ComesWhenARankFallsSilent) {
   std::vector<transport::FaultPlan> plans(3);
   plans[1].silent_from = 1;
-  World world = make_faulty_world(plans, with_timeout(milliseconds(400)));
+  World world = make_faulty_world(plans, quiet(milliseconds(400)));
   each_rank(3, [&](int rank) {
     std::vector<double> values(50000, rank);
     const auto before = values;

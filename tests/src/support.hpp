@@ -28,10 +28,11 @@ using World = std::vector<Communicator>;
 /// works.
 inline constexpr std::chrono::seconds kHang{60};
 
-/// Settings of test worlds: nothing on stderr, few bytes in a slice.
-inline Config quiet() {
+/// Settings of test worlds: nothing on stderr.
+inline Config quiet(std::chrono::milliseconds timeout = Config().timeout) {
   Config config;
   config.log = "off";
+  config.timeout = timeout;
   return config;
 }
 
