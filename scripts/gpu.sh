@@ -4,7 +4,8 @@
 #
 #   scripts/gpu.sh [--no-build] [--only tests|benches|sanitizers] [directory]   (default: bench/results/gpu-<date>)
 #
-#   --no-build   takes the programs in TERSUM_GPU_BUILD as they are; no sources or compilers are needed
+#   --no-build   takes the programs in TERSUM_GPU_BUILD as they are: no compilers are needed, and of the sources only
+#                the names in tests/src, which say what tests there are
 #   --only       tests or benches alone; or sanitizers, which no other run includes: the tests under compute-sanitizer,
 #                memcheck and racecheck, without those that measure times or kill ranks
 #
@@ -64,6 +65,7 @@ finish() {
 
 device_tests=()
 for name in tests/src/device*_test.cpp; do
+  [ -e "$name" ] || { echo "gpu.sh: $PWD/tests/src has no device*_test.cpp, which name the tests" >&2 && exit 2; }
   name=${name##*/}
   device_tests+=("${name%.cpp}")
 done

@@ -87,8 +87,8 @@ const std::vector<SettingRow>& table() {
        "Slices when all gradients are on GPUs; 0: 32M inside a host, 16M between hosts"},
       {"TERSUM_DEVICE_CREDIT_BYTES", Kind::Bytes, &Config::device_credit_bytes, false, 0,
        1024 * kGiB, {},
-       "Credit when all gradients are on GPUs; memory for its messages is pinned at once; "
-       "0: 256M inside a host, 64M between"},
+       "Credit when all gradients are on GPUs; 0: 256M inside a host, 64M between hosts, "
+       "where memory for its messages is pinned at once"},
       {"TERSUM_POLICY", Kind::Choice, &Config::policy, true, 0, 0, {"priority", "fifo"},
        "Which ready slice goes first: the one the next forward pass needs first, or the oldest"},
       {"TERSUM_SEED", Kind::Unsigned, &Config::seed, true, 0, 0, {},

@@ -85,7 +85,8 @@ TERSUM_API int tersum_exchange_submit(tersum_exchange_t* exchange, size_t index,
  * tersum_work_wait() has it. */
 TERSUM_API int tersum_exchange_wait(tersum_exchange_t* exchange, size_t index);
 
-/** Blocks until all that were submitted in this step have ended; returns the first failure. */
+/** Blocks until all that were submitted in this step have ended; returns the first failure.
+ * TERSUM_TIMEOUT also while some are pending, as tersum_exchange_wait() has it. */
 TERSUM_API int tersum_exchange_wait_all(tersum_exchange_t* exchange);
 
 /** Ends the step: its residuals become valid. Waits for pending gradients first. Fails if one has

@@ -87,7 +87,8 @@ class GradientExchange {
   /// submitted; Timeout, while it is pending, as Work::wait().
   void wait(std::string_view key);
   void wait(std::size_t index);
-  /// Waits for all that were submitted in this step; throws the first Error.
+  /// Waits for all that were submitted in this step; throws the first Error. Timeout, while some
+  /// are pending, as wait().
   void wait_all();
 
   /// Ends the step: residuals of this step become valid. Waits for pending gradients first. Throws

@@ -165,7 +165,7 @@ void ExchangeDevice::connect(Session& session, const std::shared_ptr<Group>& gro
                           "to 32");
   if (engine_.transport().capabilities().device_memory)
     engine_.logger().warn(
-        "UCX uses CUDA here (TERSUM_DEVICE_STAGING=ucx, or transports that name it): what makes a "
+        "UCX uses CUDA here (TERSUM_DEVICE_STAGING=ucx, or a UCX_TLS that lets it): what makes a "
         "thread wait inside CUDA behind Work::wait_on() may then keep the exchange from going on; "
         "wait() first, or leave CUDA out of UCX");
   const gpu::DeviceGuard guard(device_);
@@ -241,9 +241,11 @@ void ExchangeDevice::make_room_for_messages(std::span<const std::shared_ptr<cons
     pinned_.reserve(requests);
   } catch (const Error& error) {
     if (error.code() != Code::OutOfMemory) throw;
-    throw Error(Code::OutOfMemory, "no room to pin the memory of messages of " +
-                                       std::to_string(requests.size()) +
-                                       " slices; a smaller TERSUM_DEVICE_CREDIT_BYTES takes less");
+    throw Error(Code::OutOfMemory,
+                "no room to pin the memory of messages of " + std::to_string(requests.size()) +
+                    " slices; a smaller credit takes less (TERSUM_DEVICE_CREDIT_BYTES, with "
+                    "gradients on the host as well TERSUM_CREDIT_BYTES, or "
+                    "ExchangeOptions::credit_bytes)");
   }
 }
 

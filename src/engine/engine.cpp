@@ -182,13 +182,14 @@ std::uint32_t Engine::new_group_id() noexcept {
   return static_cast<std::uint32_t>(rank_) << 16 | next_group_++;
 }
 
-void Engine::remove_group(std::uint32_t id) {
+void Engine::remove_group(std::uint32_t id, std::string_view what) {
   auto it = groups_.find(id);
   if (it == groups_.end()) return;
   auto group = it->second;
-  const Status status(Code::Aborted,
-                      "rank " + std::to_string(group->rank()) + " has destroyed the communicator",
-                      {}, group->world());
+  const Status status(
+      Code::Aborted,
+      "rank " + std::to_string(group->rank()) + " has destroyed the " + std::string(what), {},
+      group->world());
   bool pending = false;  // here, or on a peer that waits for a call that will not come
   for (const auto& [key, operation] : active_) pending |= key.communicator == id;
   std::vector<std::uint64_t> unread;

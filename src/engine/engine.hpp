@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
@@ -65,7 +66,8 @@ class Engine final : private transport::Listener, private transport::ControlList
 
   /// From here on the group hears of arrivals and failures, also of those that came before.
   void add_group(std::shared_ptr<Group> group);
-  void remove_group(std::uint32_t id);
+  /// What is pending there, on all ranks, fails with Aborted: this one has destroyed the `what`.
+  void remove_group(std::uint32_t id, std::string_view what = "communicator");
   /// An id for a group whose first member is this rank: given once in the whole job. 0 when there
   /// are no more (after 65,534).
   std::uint32_t new_group_id() noexcept;

@@ -74,7 +74,7 @@ ExchangeState::~ExchangeState() {
 void ExchangeState::close() noexcept {
   if (!group_) return;
   session_->run_on_engine([this] {
-    session_->engine().remove_group(group_->id());
+    session_->engine().remove_group(group_->id(), "gradient exchange");
     if (device_) device_->abort();
   });
   if (session_->engine().on_engine_thread()) return;  // in a callback: nothing may block

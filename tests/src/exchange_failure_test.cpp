@@ -215,6 +215,9 @@ TEST(ExchangeFailure, AnExchangeMayGoInTheMiddleOfAStepThatTakesLong) {
     work = exchange.submit("large", large.data());
   }
   EXPECT_TRUE(work.done());
+  const std::string message = work.status().message();
+  EXPECT_NE(message.find("rank 0 has destroyed the gradient exchange"), std::string::npos)
+      << message;
 }
 
 TEST(ExchangeFailure, ARankThatNeverSubmitsIsNamedByATimeout) {
